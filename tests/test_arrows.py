@@ -267,12 +267,12 @@ def test_every_room_has_its_floor(package: str) -> None:
 @pytest.mark.parametrize(
     "init", [path for path in sources() if path.name == "__init__.py"], ids=module_name
 )
-def test_every_room_says_what_it_is_for_and_whom_it_imports(init: Path) -> None:
+def test_every_package_docstring_names_purpose_and_imports(init: Path) -> None:
     docstring = ast.get_docstring(ast.parse(init.read_text("utf-8")))
     assert docstring and "import" in docstring.lower() and len(docstring.splitlines()) <= 6
 
 
-def test_no_folders_import_each_other_in_a_circle() -> None:
+def test_folders_have_no_import_cycles() -> None:
     modules = {module_name(path): path for path in sources()}
     graph: dict[str, set[str]] = {}
     for path in modules.values():
@@ -286,7 +286,7 @@ def folder_of(path: Path) -> str:
     return ".".join(path.parent.relative_to(ROOT).parts)
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_files_have_no_import_cycles() -> None:
     modules = {module_name(path): path for path in sources()}
     graph = {module: within(modules, path) - {module} for module, path in modules.items()}
     assert circle(graph) == []
@@ -325,7 +325,7 @@ def test_a_circle_is_found() -> None:
         ("deploy.local.supervisor", "from workers.pool.process import run_pool"),
     ],
 )
-def test_an_arrow_is_no_breach(module: str, source: str) -> None:
+def test_allowed_import_is_no_breach(module: str, source: str) -> None:
     assert breaches(module, source) == []
 
 
@@ -406,7 +406,7 @@ def asking(source: str) -> list[int]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_mechanism_asks_which_family_it_is(room: str) -> None:
+def test_no_mechanism_checks_the_family(room: str) -> None:
     """Checks all code outside the families' folders."""
     family_folders = {ROOT / "models" / family for family in FAMILIES}
     files = [ROOT / f"{room}.py"] if room == "atelier" else (ROOT / room).rglob("*.py")
@@ -419,7 +419,7 @@ def test_no_mechanism_asks_which_family_it_is(room: str) -> None:
     assert not lines
 
 
-def test_asking_shows() -> None:
+def test_family_checks_are_detected() -> None:
     source = "if spec.family == 'wan':\n    pass\nmatch name:\n    case 'flux':\n        pass\n"
     assert asking(source + "x = name in ('sdxl', 'lora')") == [1, 4, 6]
     assert not asking("TABLE = {'flux': 1}\nname = TABLE['flux']"), "a table of data"

@@ -39,7 +39,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("act", [["list"], ["restore", "NAME"]], ids=["list", "restore"])
-def test_options_of_a_backup_stand_before_or_after_its_act(act: list[str]) -> None:
+def test_backup_options_work_before_or_after_the_action(act: list[str]) -> None:
     for option, value in OPTIONS.items():
         dest, option_words = option[2:].replace("-", "_"), [option, str(value)]
         lines = [["backup", *option_words, *act]]
@@ -110,7 +110,7 @@ def test_help_loads_nothing_that_a_command_needs() -> None:
         (["worker"], "--pool"),
     ],
 )
-def test_a_wrong_use_is_told(
+def test_invalid_arguments_are_usage_errors(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     code, err = run(capsys, *arguments)
@@ -119,7 +119,7 @@ def test_a_wrong_use_is_told(
 
 
 @pytest.mark.parametrize("command", ["up", "serve"])
-def test_wrong_settings_are_told_by_name(
+def test_invalid_settings_are_named(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     command: str,
@@ -165,7 +165,7 @@ def parsers(parser: argparse.ArgumentParser, name: str = "atelier") -> Iterator[
             yield name, action
 
 
-def test_every_option_of_every_command_says_what_it_does() -> None:
+def test_every_option_of_every_command_has_help() -> None:
     options = list(parsers(atelier.parser()))
     assert len({name for name, _ in options}) > 12
     undocumented = [f"{name} {action.option_strings or action.dest}" for name, action in options
@@ -190,7 +190,7 @@ def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 @pytest.mark.parametrize("command", [["generate", "a star"], ["jobs", "list"]], ids=" ".join)
-def test_a_wrong_address_is_told_once_and_without_a_traceback(
+def test_unreachable_server_is_reported_once(
     capsys: pytest.CaptureFixture[str], command: list[str], server: str, code: int, said: str
 ) -> None:
     exit_code, err = run(capsys, *command, "--server", server)
@@ -198,7 +198,7 @@ def test_a_wrong_address_is_told_once_and_without_a_traceback(
     assert said in err and len(err.splitlines()) == 1
 
 
-def test_another_kind_of_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_kind_of_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -25,7 +25,7 @@ def test_an_empty_name_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_cache.folder() is None and compile_cache.environment() == {}
 
 
-def test_programs_are_kept_while_it_is_asked_for(place: Path) -> None:
+def test_programs_are_cached_within_the_context(place: Path) -> None:
     before = jax.config.values["jax_compilation_cache_dir"]
 
     def program(x: jax.Array) -> jax.Array:
@@ -37,9 +37,7 @@ def test_programs_are_kept_while_it_is_asked_for(place: Path) -> None:
     assert jax.config.values["jax_compilation_cache_dir"] == before
 
 
-def test_the_oldest_go_where_there_are_too_many(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_files_are_evicted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_cache, "MOST_BYTES", 30)
     monkeypatch.setattr(compile_cache, "LEAST_BYTES", 20)
     systems = compile_cache.folder_of_systems()

@@ -51,7 +51,7 @@ def everything() -> list[Path]:
     return [*sources(), *(ROOT / "tests").rglob("*.py")]
 
 
-def test_unstable_names_are_used_by_the_list_alone() -> None:
+def test_only_the_list_uses_unstable_names() -> None:
     files = [path for path in everything() if path != LIST]
     assert len(files) > 500, "the sources were not found"
     uses = {str(path): outside(path.read_text("utf-8")) for path in files}
@@ -101,7 +101,7 @@ def test_this_jax_has_every_name(name: str) -> None:
         (Name("jax._src.nowhere", "f", "the moon"), "jax._src.nowhere.f"),
     ],
 )
-def test_a_missing_name_is_told_with_its_purpose(name: Name, path: str) -> None:
+def test_missing_name_is_reported_with_its_purpose(name: Name, path: str) -> None:
     with pytest.raises(JaxNameMissing) as error:
         _ = name.value
     text = str(error.value)
@@ -109,7 +109,7 @@ def test_a_missing_name_is_told_with_its_purpose(name: Name, path: str) -> None:
     assert all(version in text for version in jax_internals.TESTED)
 
 
-def test_only_listed_members_are_given() -> None:
+def test_only_listed_members_are_available() -> None:
     with pytest.raises(AttributeError, match="BlockSpec is not listed"):
         _ = Members("jax.experimental.pallas", ("ds",), "kernels").BlockSpec
     with pytest.raises(JaxNameMissing, match=r"jax\.experimental\.pallas\.nowhere"):

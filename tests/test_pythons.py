@@ -12,9 +12,7 @@ from tests.pythons import interpreter
 VERSION = "{}.{}".format(*sys.version_info)
 
 
-def test_a_candidate_that_does_not_run_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_candidate_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates: a missing file, a file that is not a program, and a working Python."""
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "moved"))
     on_path, pyenv = tmp_path / "path", tmp_path / f"pyenv/versions/{VERSION}.1/bin"

@@ -57,7 +57,7 @@ CASES: Mapping[str, int] = {
     "parallel": 1,
     "parity": 1,
     "workers/building/test_command.py": 3,
-    "workers/multihost/test_drawing.py": 100,
+    "workers/multihost/test_generation.py": 100,
     "workers/multihost": 1,
     "workers/plan": 2,
 }
@@ -66,16 +66,16 @@ file is in; elsewhere all are."""
 
 CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
     "models/adapters/test_banks.py": {
-        "test_a_single_row_is_changed_as_it_is_among_others": 2,
+        "test_single_row_matches_batched_row": 2,
         "test_each_row_is_changed_by_its_own_adapter": 1,
     },
-    "models/demo/test_checkpoints.py": {"test_diffusers_draws_what_the_prompt_names": 1},
+    "models/demo/test_checkpoints.py": {"test_diffusers_generates_what_the_prompt_names": 1},
     "models/flux/test_single_file.py": {
-        "test_8_bit_floats_without_scales_are_taken_as_they_are": 1,
-        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+        "test_unscaled_8_bit_floats_are_read_unchanged": 1,
+        "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
     "models/flux2/test_single_file.py": {
-        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+        "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
     "models/ltx/test_sound.py": {
         "test_every_tensor_of_the_published_vocoder_has_its_place": 1,
@@ -85,28 +85,28 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
     "models/nn/attention/test_kernels.py": {"test_all_keys": 6, "test_keys_that_do_not_count": 4},
     "models/nn/kernels/test_int8_matmul.py": {"test_layers_by_layouts": 6},
     "models/qwenimage/test_single_file.py": {
-        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+        "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
-    "models/sdxl/test_pipeline.py": {"test_a_picture_of_1024_by_a_mask": 1},
+    "models/sdxl/test_pipeline.py": {"test_inpainting_of_1024_traces": 1},
     "models/test_registry.py": {"test_an_autoencoder_that_gives_no_numbers_is_refused": 2},
-    "models/wan/test_pipeline.py": {"test_a_published_clip_goes_through_every_program": 1},
-    "models/wan/test_single_file.py": {"test_a_transformer_alone_takes_the_rest_from_its_base": 1},
-    "models/wan/test_vace_pipeline.py": {"test_a_published_clip_goes_through_every_program": 1},
+    "models/wan/test_pipeline.py": {"test_published_model_traces_every_program": 1},
+    "models/wan/test_single_file.py": {"test_transformer_file_uses_its_base_for_other_parts": 1},
+    "models/wan/test_vace_pipeline.py": {"test_published_model_traces_every_program": 1},
     "models/weights/test_object_store.py": {
-        "test_peak_memory_is_the_model_and_what_is_on_its_way": 1,
+        "test_peak_memory_is_the_model_and_the_current_transfer": 1,
     },
     "models/zimage/test_single_file.py": {
-        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+        "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
-    "workers/loading/test_together.py": {
-        "test_equal_weights_lie_once_and_draw_what_each_draws_alone": 1,
+    "workers/loading/test_shared_models.py": {
+        "test_equal_weights_are_shared_without_changing_images": 1,
     },
-    "workers/plan/test_adapters.py": {"test_banks_are_reckoned_and_nothing_else_changes": 1},
+    "workers/plan/test_adapters.py": {"test_banks_add_only_their_own_memory": 1},
     "workers/plan/test_eight_bit.py": {
         "test_memory_has_half_of_the_blocks_more_or_half_of_them_less": 1,
     },
-    "workers/programs/test_host_copies.py": {"test_they_come_back_as_they_were": 1},
-    "workers/programs/test_unstack.py": {"test_the_same_picture": 1},
+    "workers/programs/test_host_copies.py": {"test_offloaded_weights_are_restored": 1},
+    "workers/programs/test_unstack.py": {"test_unstacked_layers_give_the_same_image": 1},
 }
 """The same for single tests, by file."""
 
@@ -116,24 +116,22 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "clients/generated/test_typescript.py": (),
     "clients/test_aiperf.py": (),
     "clients/test_litellm.py": (),
-    "deploy/bench/engine/test_measure.py": (
-        "test_rounds_with_adapters_take_turns_with_those_without",
-    ),
-    "deploy/bench/serving/test_serve.py": ("test_ctrl_c_tells_what_there_is",),
+    "deploy/bench/engine/test_measure.py": ("test_rounds_alternate_with_and_without_adapters",),
+    "deploy/bench/serving/test_serve.py": ("test_interrupt_prints_the_partial_report",),
     "deploy/cli/test_calibrate.py": (),
     "e2e/test_control_video.py": (),
-    "e2e/test_door_edits.py": (),
+    "e2e/test_endpoint_edits.py": (),
     "e2e/test_eta.py": (),
-    "e2e/test_exact.py": ("test_the_same_bytes_of_every_family",),
-    "e2e/test_life.py": (
-        "test_a_job_outlives_the_pool_that_runs_it",
-        "test_a_model_that_cannot_be_served_leaves_the_others_alone",
+    "e2e/test_reproducibility.py": ("test_the_same_bytes_of_every_family",),
+    "e2e/test_failures.py": (
+        "test_job_survives_a_pool_crash",
+        "test_unservable_model_does_not_stop_others",
         "test_a_second_ctrl_c_ends_it_at_once",
-        "test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing",
-        "test_overlapping_deaths_below_one_supervisor_change_no_picture",
-        "test_redis_is_started_again_and_what_ran_goes_on",
+        "test_supervisor_kill_leaves_no_process_and_loses_no_job",
+        "test_overlapping_crashes_change_no_image",
+        "test_killed_redis_restarts_and_running_jobs_continue",
     ),
-    "e2e/test_loras.py": ("test_adapters_of_every_family_draw_the_same_bytes_whatever_happens",),
+    "e2e/test_loras.py": ("test_adapters_of_every_family_have_reproducible_bytes",),
     "e2e/test_mesh.py": (),
     "e2e/test_native_histograms.py": (),
     "e2e/test_pushed.py": (),
@@ -141,12 +139,12 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "e2e/test_verify.py": (),
     "e2e/test_watching.py": (),
     "examples/test_safety_hook.py": ("test_images_are_classified",),
-    "families/test_prices.py": ("test_a_control_is_priced_by_what_it_computes",),
+    "families/test_prices.py": ("test_control_price_matches_its_operations",),
     "families/test_progressive.py": ("test_sizes_may_share_the_steps_of_a_bucket",),
     "families/test_token_buckets.py": (
         "test_an_image_beneath_the_noise_is_padded_too",
         "test_families_without_buckets_refuse_them",
-        "test_hires_fix_goes_from_bucket_to_bucket",
+        "test_hires_fix_moves_between_buckets",
     ),
     "models/nn/attention/test_compiled.py": (
         "test_products_of_eight_bits_compile[TPU v6 lite]",
@@ -157,7 +155,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "models/sdxl/test_control_checkpoint.py": (
         "test_the_writer_is_diffusers_conversion_the_other_way_round",
     ),
-    "models/sdxl/test_deep_features.py": ("test_strips_are_cut_and_joined_around_what_is_kept",),
+    "models/sdxl/test_deep_features.py": ("test_strips_are_split_and_joined_around_the_cache",),
     "models/test_activation_dtype.py": (
         "test_weights_are_stored_small_and_used_in_full[sdxl]",
         "test_activations_may_be_coarser_than_weights[sdxl]",
@@ -174,7 +172,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_banks_without_adapters_change_no_bit",
         "test_two_adapters_one_of_negative_scale",
     ),
-    "parity/test_adapters_flux_tools.py": ("test_an_adapter_draws_what_diffusers_draws",),
+    "parity/test_adapters_flux_tools.py": ("test_adapter_matches_diffusers",),
     "parity/test_adapters_sdxl.py": (
         "test_banks_without_adapters_change_no_bit",
         "test_image_to_image",
@@ -189,7 +187,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "parity/test_flux2.py": ("test_references_have_an_order",),
     "parity/test_hires.py": (),
     "parity/test_ltx_second_stage.py": (),
-    "parity/test_qwenimage.py": ("test_padding_behind_captions_is_not_seen",),
+    "parity/test_qwenimage.py": ("test_caption_padding_has_no_effect",),
     "parity/test_qwenimage_edit.py": ("test_inpainting",),
     "parity/test_qwenimage_edit_plus.py": (
         "test_edits_of_one_image_and_of_three",
@@ -200,44 +198,44 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_the_plain_loop_over_whole_steps",
     ),
     "parity/test_sdxl_controls.py": (
-        "test_a_run_for_each_image_of_a_union_is_far",
-        "test_images_of_a_union_beside_another_network",
+        "test_separate_union_runs_break_parity",
+        "test_union_images_with_another_network",
     ),
-    "parity/test_sdxl_ip_adapter.py": ("test_beside_an_image",),
-    "parity/test_sdxl_refined.py": ("test_what_the_refiner_is_told_counts",),
+    "parity/test_sdxl_ip_adapter.py": ("test_image_prompt_with_an_input_image",),
+    "parity/test_sdxl_refined.py": ("test_refiner_conditioning_changes_the_image",),
     "parity/test_vae_tiling.py": (),
-    "parity/test_wan.py": ("test_experts_on_the_host_make_the_same_clip_to_the_bit",),
+    "parity/test_wan.py": ("test_host_experts_give_a_bitwise_equal_video",),
     "parity/test_wan_vace_conditions.py": (
-        "test_first_and_last_frame_with_the_rest_to_be_drawn",
-        "test_references_alone",
+        "test_first_and_last_frame",
+        "test_references_only",
     ),
     "parity/test_wan_vace_pipeline.py": (),
-    "service/test_conformance.py": ("test_the_server_does_what_its_description_says[20]",),
+    "service/test_conformance.py": ("test_server_matches_its_openapi_document[20]",),
     "skew/test_skew.py": (),
     "tools/test_rules.py": (
-        "test_they_fire_there_as_well_where_an_operator_scopes_them[alerts-Google]",
-        "test_they_fire_there_as_well_where_an_operator_scopes_them[alerts-operator]",
-        "test_they_fire_there_as_well_where_an_operator_scopes_them[slow_alerts-Google]",
-        "test_they_fire_there_as_well_where_an_operator_scopes_them[slow_alerts-operator]",
+        "test_alerts_fire_with_operator_scopes[alerts-Google]",
+        "test_alerts_fire_with_operator_scopes[alerts-operator]",
+        "test_alerts_fire_with_operator_scopes[slow_alerts-Google]",
+        "test_alerts_fire_with_operator_scopes[slow_alerts-operator]",
     ),
     "workers/building/test_command.py": (
-        "test_a_pool_draws_the_same_by_what_was_built_without_its_weights",
+        "test_prebuilt_programs_give_the_same_image",
         "test_described_chips_get_their_programs",
     ),
     "workers/engine/test_engine_adapters.py": (),
     "workers/engine/test_engine_flux.py": (),
     "workers/engine/test_engine_wan.py": (),
-    "workers/loading/test_together.py": (
+    "workers/loading/test_shared_models.py": (
         "test_each_leaves_room_for_the_others",
-        "test_models_of_other_families_come_by_turns",
+        "test_models_of_other_families_are_swapped",
     ),
     "workers/loading/test_upscalers.py": ("test_a_plan_leaves_room_for_upscalers",),
     "workers/multihost/test_auditions.py": (),
     "workers/multihost/test_hires.py": (),
     "workers/multihost/test_processes.py": (
-        "test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept",
+        "test_another_slice_resumes_the_job_of_a_killed_slice",
         "test_followers_leave_a_leader_that_is_killed",
-        "test_no_process_outlives_its_slice_and_every_job_does[of four]",
+        "test_processes_exit_with_their_slice_and_jobs_survive[of four]",
     ),
     "workers/multihost/test_upscaling.py": (),
     "workers/plan/test_command.py": ("test_programs_are_really_compiled_for_tpus",),
@@ -245,10 +243,10 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/pool/test_preemption_wan.py": (),
     "workers/pool/test_rollout.py": (),
     "workers/pool/test_several.py": (),
-    "workers/pool/test_turns_process.py": (
-        "test_a_kill_in_the_middle_of_a_swap_loses_nothing",
-        "test_a_long_job_makes_way_and_goes_on",
-        "test_two_families_draw_by_turns_what_each_draws_alone",
+    "workers/pool/test_time_sharing_process.py": (
+        "test_kill_during_a_swap_loses_no_job",
+        "test_long_job_is_preempted_and_resumes",
+        "test_two_time_shared_families_match_separate_ones",
     ),
     "workers/pool/test_upscaling_process.py": (),
     "workers/programs/test_unstack.py": ("test_adapters_are_read_from_banks_that_stay_whole",),
@@ -267,19 +265,20 @@ ALONE: Mapping[str, tuple[str, ...]] = {}
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "demo": tuple(f"e2e/test_{name}.py" for name in ("demo", "door_edits", "doors")),
+    "demo": tuple(f"e2e/test_{name}.py" for name in ("demo", "endpoint_edits", "endpoints")),
     "standins": (
         "e2e/test_operator_page.py",
         "e2e/test_reference_page.py",
         *(
             f"e2e/test_playground_{name}.py"
-            for name in ("audition", "clips", "images", "keys", "loras", "progress", "upscale")
+            for name in ("audition", "videos", "images", "keys", "loras", "progress", "upscale")
         ),
     ),
     "system": tuple(
         f"e2e/test_{name}.py"
         for name in (
-            *("answers", "clips", "control_video", "controls", "exact", "loras", "mesh"),
+            *("request_kinds", "videos", "control_video", "controls"),
+            *("reproducibility", "loras", "mesh"),
             *("playground", "references", "safety", "single_file"),
         )
     ),
@@ -296,9 +295,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 system, rendered manifests, a wheel."""
 
 
-SENSITIVITY = re.compile(
-    r"fails?_by_far|_bites?$|is_told_apart|_shows$|_is_far$|draws_another_image$"
-)
+SENSITIVITY = re.compile(r"_breaks?_parity$")
 """Names of parity tests that show that a wrong model fails the others. The gate has those of
 `SENSITIVE`, and `tests.mutants` shows it for the whole gate."""
 SENSITIVE = ("parity/test_flux.py",)

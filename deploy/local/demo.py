@@ -65,22 +65,22 @@ class FirstOutputs:
     """Generation of the models' first outputs as they become ready."""
 
     def __init__(self) -> None:
-        self._asked: set[str] = set()
+        self._requested_models: set[str] = set()
         self._made: set[str] = set()
         self._waiting: dict[str, str] = {}
 
     def ready(self, model: str, server: str) -> None:
         """Generate the first output of a ready model; of a single other model for "Atelier"."""
-        if model not in FIRST_OUTPUTS and (model != ALL or self._asked):
+        if model not in FIRST_OUTPUTS and (model != ALL or self._requested_models):
             return
         first = FIRST_OUTPUTS.get(model, DEFAULT_OUTPUT)
         if first.image and first.image not in self._made:
             self._waiting[model] = server
             return
-        self._asked.add(model)
+        self._requested_models.add(model)
         if _make_first(model, server):
             self._made.add(first.file)
-        if len(self._asked) == 1:
+        if len(self._requested_models) == 1:
             print(f"Make more at {server}  (Ctrl-C stops the system)", flush=True)
         for later in [name for name in self._waiting if FIRST_OUTPUTS[name].image in self._made]:
             self.ready(later, self._waiting.pop(later))

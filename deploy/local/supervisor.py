@@ -205,7 +205,7 @@ class Supervisor:
         self._settings = settings
         self._listener = listener
         self._draining = asyncio.Event()
-        self._asked_at = 0.0
+        self._signalled_at = 0.0
         self._out: set[Child] = set()
         """Children with invalid settings or checkpoint, which a restart cannot fix."""
         pools = settings.pools.values()
@@ -274,9 +274,9 @@ class Supervisor:
     def _interrupt(self) -> None:
         now = time.monotonic()
         if not self._draining.is_set():
-            self._asked_at = now
+            self._signalled_at = now
             self._draining.set()
-        elif now - self._asked_at > SAME_SIGNAL_S:
+        elif now - self._signalled_at > SAME_SIGNAL_S:
             say("stopping at once")
             self._kill()
 

@@ -21,7 +21,7 @@ import numpy as np
 from models import registry
 from models.interface.pipeline import Pipeline
 from tests.families.suite import SUITE
-from tests.families.test_drawing import LAYOUTS, drawn
+from tests.families.test_generation import LAYOUTS, drawn
 from tests.parallel.layouts import layout
 from tests.parallel.test_split import FAMILIES, compiled, work
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from deploy.bench.machine import machine, versions
 from deploy.cli.options import count
-from lab.demo.training.pictures import ImageSubject
+from lab.demo.training.images import ImageSubject
 from models import registry
 from models.interface.pipeline import Pipeline, PyTree, Step, stack_rows
 from models.spec.quality_presets import EXACT

@@ -87,7 +87,7 @@ class TraceRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    ask: TraceRequest
+    request: TraceRequest
     wait_s: float | None
     """Seconds until the start; None: never started."""
     took_s: float | None
@@ -95,7 +95,7 @@ class Answer:
 
     @property
     def in_time(self) -> bool:
-        return self.took_s is not None and self.took_s <= self.ask.deadline_s
+        return self.took_s is not None and self.took_s <= self.request.deadline_s
 
 
 def trace(load: float, minutes: float = MINUTES, seed: int = 11) -> Iterator[TraceRequest]:
@@ -115,7 +115,7 @@ class Run:
 
     def __init__(self, queue: Queue, asks: Sequence[TraceRequest], order: Order) -> None:
         self._queue = queue
-        self._asks = asks
+        self._requests = asks
         self._order = order
         self._came: dict[str, tuple[TraceRequest, float]] = {}
         self._answers: list[Answer] = []
@@ -123,7 +123,7 @@ class Run:
     async def go(self) -> list[Answer]:
         started = time.monotonic()
         async with Sleepers(self._queue, MODEL, POOLS, SPEED, self._done).at_work():
-            for ask in self._asks:
+            for ask in self._requests:
                 await asyncio.sleep(max(0.0, started + ask.at_s / SPEED - time.monotonic()))
                 await self._put(ask)
             await until(self._is_empty, END_S)
@@ -174,7 +174,7 @@ class Row:
     def in_time(self, kind: str | None = None) -> float:
         """Share of all requests that met their deadline."""
         return statistics.mean(
-            answer.in_time for answer in self.answers if kind in (None, answer.ask.kind)
+            answer.in_time for answer in self.answers if kind in (None, answer.request.kind)
         )
 
     def wait_s(self, percent: int) -> float:

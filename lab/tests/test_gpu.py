@@ -190,7 +190,7 @@ def test_missing_packages_are_unpacked_and_no_others(tmp_path: Path) -> None:
     [(f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}", True), ("py3-none", True),
      ("cp399-cp399", False), ("cp39-abi3", True)],
 )  # fmt: skip
-def test_wheels_for_another_python_are_told_of(tag: str, fits: bool, tmp_path: Path) -> None:
+def test_wheels_for_another_python_are_reported(tag: str, fits: bool, tmp_path: Path) -> None:
     (tmp_path / f"some-1.0-{tag}-manylinux_2_28_x86_64.whl").touch()
     assert fits_here(tmp_path) is fits
 

@@ -25,7 +25,7 @@ async def test_claims_of_a_backlog(url: str) -> None:
     assert int(jobs) >= 50, "half of them"
 
 
-async def test_shares_of_those_who_wait(url: str) -> None:
+async def test_shares_of_waiting_tenants(url: str) -> None:
     result = await shares.measure(url, tenants=4, jobs=2000, seconds=3)
     assert result.jobs > 0 and set(result.got) <= set(result.weights)
 
@@ -53,7 +53,7 @@ def test_a_trace_under_all_orders(url: str) -> None:
     assert "| 1.0 | ours |" in "\n".join(trace.table(result_rows))
 
 
-def test_who_never_got_anything_is_late() -> None:
+def test_unserved_tenants_are_late() -> None:
     ask = trace.TraceRequest(0.0, "dev", 6.0, 2.0, "app", 2.0, 1)
     answers = [trace.Answer(ask, wait_s, took_s) for wait_s, took_s in ((8, 14), (9, 15))]
     row = trace.Row(trace.Order.OURS, 1.0, [*answers, trace.Answer(ask, None, None)])

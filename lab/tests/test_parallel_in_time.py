@@ -34,7 +34,7 @@ def test_without_tolerance_it_is_the_sequential_answer(window: int) -> None:
         assert (result.rounds, result.evaluations) == (STEPS, STEPS)
 
 
-def test_what_was_drawn_on_guesses_that_held_is_kept() -> None:
+def test_steps_from_correct_guesses_are_kept() -> None:
     """Three steps finish in the round in which the first two guesses hold."""
     moves = np.asarray([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 

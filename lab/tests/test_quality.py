@@ -86,6 +86,6 @@ def test_whole_networks_are_as_published(name: str) -> None:
         assert len(pipeline.prepare({**request, "quality": quality}, {}).steps) == STEPS
 
 
-def test_equal_presets_are_drawn_once() -> None:
+def test_equal_presets_are_generated_once() -> None:
     presets = {**LOOSE, "again": LOOSE["teacache, 1.0"].model_copy(update={"about": "the same"})}
     assert wide.unlike(presets, [*LOOSE, "again"]) == list(LOOSE)

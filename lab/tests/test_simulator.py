@@ -54,7 +54,7 @@ async def served(by: Ordered, asks: Sequence[SimulatedRequest], slots: int = 1) 
     return await Fleet([Pool("pool", "any", slots)], by, Clock()).run(asks)
 
 
-async def test_requests_alone_take_the_planners_time() -> None:
+async def test_single_requests_take_the_planned_time() -> None:
     asks = [ask(0, 0.0, PICTURE), ask(1, 100.0, VIDEO)]
     outcomes = await served(order("first come"), asks)
     assert [outcome.ended_at for outcome in outcomes] == pytest.approx([2.0, 155.0])
@@ -68,7 +68,7 @@ async def test_rows_of_one_shape_step_together() -> None:
     )
 
 
-async def test_a_picture_preempts_a_video_at_its_next_step() -> None:
+async def test_image_preempts_a_video_at_its_next_step() -> None:
     """The video resumes from its progress, after a second encoding."""
     video, picture = await served(
         order("images preempt videos"), [ask(0, 0.0, VIDEO), ask(1, 10.5, PICTURE)]

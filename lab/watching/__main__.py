@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from lab.watching.pictures import draw
+from lab.watching.images import draw
 from lab.watching.span import Span
 from tests.conftest import COMPILED
 from tests.deploy.watching.files import dashboards

@@ -64,8 +64,8 @@ def read_file(
 def original_renames(config: ControlNetConfig) -> Renames:
     """Map original keys to parameter paths. Source: Zhang, ControlNet (cldm/cldm.py)."""
     last = 2 * (2 * len(config.conditioning_embedding_out_channels) - 1)
-    places = {0: "picture.conv_in", last: "picture.conv_out"}
-    places |= {2 * (block + 1): f"picture.blocks.{block}" for block in range(last // 2 - 1)}
+    places = {0: "image_encoder.conv_in", last: "image_encoder.conv_out"}
+    places |= {2 * (block + 1): f"image_encoder.blocks.{block}" for block in range(last // 2 - 1)}
     return (
         *(
             (rf"input_hint_block\.{number}\.{source}", f"{path}.{target}")

@@ -16,7 +16,7 @@ from models.sdxl.network import UNet
 from models.weights.loader import flat_parameters
 
 LEFT_OUT = frozenset(
-    {"kinds", "picture", "time_embedding", "add_embedding", "out", "mid_out"},
+    {"kinds", "image_encoder", "time_embedding", "add_embedding", "out", "mid_out"},
 )
 """Excluded layers: those that run once per image or step at any size, and the cheap outputs."""
 OF_TEXT = ("attn2.k.kernel", "attn2.v.kernel", "time_emb_proj.kernel")

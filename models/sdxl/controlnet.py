@@ -47,7 +47,7 @@ class ControlNet(DownPath):
     ) -> None:
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         super().__init__(config.trunk, attention, **make)
-        self.picture = ControlImageEncoder(config, **make)
+        self.image_encoder = ControlImageEncoder(config, **make)
         self.kinds = None if config.union is None else ControlTypeEmbedding(config, **make)
         self.out = nnx.List(padded_conv(w, w, 1, **make) for w in state_widths(config.trunk))
         lowest = config.trunk.block_out_channels[-1]
@@ -95,7 +95,7 @@ class ControlNet(DownPath):
             kind, scale: control type and strength, for unions only. The scale is 1 for a single
                 control, whose residuals are scaled instead.
         """
-        hint = self.picture(image)
+        hint = self.image_encoder(image)
         if self.kinds is None:
             return hint
         assert kind is not None and scale is not None  # required for unions

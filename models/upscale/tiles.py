@@ -88,7 +88,7 @@ class Canvas:
         self._rows, self._columns = (TiledSide.of(side, tile, multiple) for side in (height, width))
         self._scale = scale
         self._shares = self._rows.weights(scale), self._columns.weights(scale)
-        self._drawn = np.empty((height * scale, width * scale, 3), np.uint8)
+        self._output = np.empty((height * scale, width * scale, 3), np.uint8)
         self._band = np.zeros((self._rows.size * scale, width * scale, 3), np.float32)
 
     @property
@@ -122,14 +122,14 @@ class Canvas:
         top, height = starts[row] * self._scale, len(self._band)
         is_last = row + 1 == len(starts)
         done = height if is_last else (starts[row + 1] - starts[row]) * self._scale
-        self._drawn[top : top + done] = rounded(self._band[:done])
+        self._output[top : top + done] = rounded(self._band[:done])
         if not is_last:
             self._band = np.concatenate([self._band[done:], np.zeros_like(self._band[:done])])
 
     def image(self) -> UInt8[np.ndarray, "up_h up_w 3"]:
         """Return the complete image, after all tiles have been written."""
         height, width = (side * self._scale for side in self._size)
-        return np.ascontiguousarray(self._drawn[:height, :width])
+        return np.ascontiguousarray(self._output[:height, :width])
 
 
 def _filled_up(pixels: np.ndarray, multiple: int) -> np.ndarray:

@@ -83,7 +83,7 @@ class LineCheck:
     ranges: list[LineRange] = field(default_factory=list)
     errors: list[LineError] = field(default_factory=list)
     _line: int = 0
-    _seen: set[str] = field(default_factory=set)
+    _custom_ids: set[str] = field(default_factory=set)
 
     async def run(self, chunks: AsyncIterator[bytes]) -> list[LineRange]:
         """Check all lines and return their byte ranges.
@@ -143,10 +143,10 @@ class LineCheck:
         if line.url != self.endpoint.url:
             message = f"the batch is for {self.endpoint.url}"
             raise Invalid([FieldError("url", message)], code="mismatched_endpoint")
-        if line.custom_id in self._seen:
+        if line.custom_id in self._custom_ids:
             message = f"{line.custom_id[:80]!r} is used twice"
             raise Invalid([FieldError("custom_id", message)], code="duplicate_custom_id")
-        self._seen.add(line.custom_id)
+        self._custom_ids.add(line.custom_id)
 
     def _add(self, problem: Problem) -> None:
         param = problem.errors[0].field if problem.errors else None

@@ -94,7 +94,7 @@ class _Chunks:
         self._largest = max(parts, key=lambda part: part.max_bytes)
         limit = sum(part.max_bytes for part in parts) if max_bytes is None else max_bytes
         self._max_bytes = FRAMING_BYTES + limit
-        self._is_asked_for = "expect" in request.headers
+        self._expects_continue = "expect" in request.headers
         declared = request.headers.get("content-length", "")
         self._declared = int(declared[:18]) if declared.isdigit() else 0
         self._has_more = True
@@ -121,7 +121,7 @@ class _Chunks:
 
     async def drain(self) -> None:
         """Discard a bounded rest, because some clients read the response only after sending all."""
-        if self._is_asked_for:
+        if self._expects_continue:
             return
         with contextlib.suppress(TimeoutError, ClientDisconnect):
             async with asyncio.timeout(DRAIN_S):
@@ -135,7 +135,7 @@ class _Form:
     def __init__(self, boundary: bytes, parts: Mapping[str, Part]) -> None:
         """Create the form parser. Raises: Malformed: the boundary is too long."""
         self._parts = parts
-        self._seen: set[str] = set()
+        self._field_names: set[str] = set()
         self._part: Part | None = None
         self._header = self._value = b""
         self._disposition = b""
@@ -188,9 +188,9 @@ class _Form:
             raise Malformed("the form is invalid: a part is not declared as form-data")
         name = options.get(b"name", b"").decode("utf-8", "replace")
         name = self._part_name(name)
-        if name in self._seen and not self._parts[name].repeats:
+        if name in self._field_names and not self._parts[name].repeats:
             raise Invalid([FieldError(name, "occurs twice")])
-        self._seen.add(name)
+        self._field_names.add(name)
         self._part = self._parts[name]
         self._part.filename = _filename(options.get(b"filename", b""))
         self._part.begin()

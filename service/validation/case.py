@@ -25,7 +25,7 @@ class Case:
     task: Task
     fields: Mapping[str, Any]
     """Fields with defaults applied."""
-    given: Mapping[str, Any]
+    requested: Mapping[str, Any]
     """Fields set by the client."""
     loras: Sequence[Lora] = ()
     """Adapters that the tenant may name, for any model."""
@@ -39,7 +39,7 @@ class Case:
     def waits_for_size(self) -> bool:
         """Report whether the output's size depends on the input image, not decoded yet."""
         by_image = self.task in self.spec.sized_by_image
-        return by_image and not self.given.keys() & {"width", "height"}
+        return by_image and not self.requested.keys() & {"width", "height"}
 
 
 def listed_steps(field: str, values: Sequence[float], spec: ModelSpec) -> int:

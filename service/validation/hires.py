@@ -26,9 +26,9 @@ def wrong_hires(
     Args:
         checks: rules that also apply to the second pass.
     """
-    if case.given.get(FIELD) is None and case.fields.get(FIELD) is None:
+    if case.requested.get(FIELD) is None and case.fields.get(FIELD) is None:
         return
-    by_default = "" if FIELD in case.given else DEFAULT_HIRES_NOTE
+    by_default = "" if FIELD in case.requested else DEFAULT_HIRES_NOTE
     for error in _wrong(case, checks):
         yield FieldError(error.field, f"{error.message}{by_default}")
 
@@ -75,7 +75,7 @@ def _wrong_combinations(case: Case) -> Iterator[FieldError]:
     """Report fields of the request that are incompatible with a second pass."""
     if case.task == "inpainting":
         yield FieldError(FIELD, "regenerates the whole image; leave it out, or mask_image")
-    for name in sorted(STEP_LISTS & case.given.keys()):
+    for name in sorted(STEP_LISTS & case.requested.keys()):
         message = f"uses the scheduler's own steps in both passes; leave it out, or {name}"
         yield FieldError(FIELD, message)
 
@@ -91,7 +91,7 @@ def _wrong_second(
     if is_redrawn:
         yield from _too_many_steps(case, fields)
     overridden = {name: fields[name] for name in SECOND_PASS_FIELDS if is_redrawn}
-    given = {**case.given, **overridden, **({"image": fields["image"]} if is_redrawn else {})}
+    given = {**case.requested, **overridden, **({"image": fields["image"]} if is_redrawn else {})}
     schedule = case.limits.model_copy(update={"max_steps": case.spec.limits.max_steps})
     task = TASK if is_redrawn else case.task
     second = Case(case.spec, schedule, task, fields, given, case.loras)
@@ -117,7 +117,7 @@ def _too_many_steps(case: Case, second: Mapping[str, Any]) -> Iterator[FieldErro
 
 def _requested(case: Case) -> Mapping[str, Any]:
     """Return hires fix as set by the client or the model's defaults."""
-    source = case.given if FIELD in case.given else case.spec.defaults_for(case.task)
+    source = case.requested if FIELD in case.requested else case.spec.defaults_for(case.task)
     return dict(source[FIELD])
 
 

@@ -48,8 +48,8 @@ def all_warnings(case: Case, output: Mapping[str, Any]) -> list[FieldWarning]:
 def _unmet_needs(case: Case, output: Mapping[str, Any]) -> Warnings:
     """Warn about fields whose conditions are not met, except defaults sent explicitly."""
     values = _values(case)
-    for name in sorted(case.spec.needs.keys() & case.given.keys()):
-        if not case.given[name] or _is_default(case, name):
+    for name in sorted(case.spec.needs.keys() & case.requested.keys()):
+        if not case.requested[name] or _is_default(case, name):
             continue
         for need in case.spec.needs[name]:
             if not need.is_met(values):
@@ -60,11 +60,11 @@ def _unmet_needs(case: Case, output: Mapping[str, Any]) -> Warnings:
 
 
 def _is_default(case: Case, name: str) -> bool:
-    return bool(case.given[name] == case.spec.defaults_for(case.task).get(name))
+    return bool(case.requested[name] == case.spec.defaults_for(case.task).get(name))
 
 
 def _values(case: Case) -> dict[str, Any]:
-    scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
+    scheduler = case.requested.get("scheduler", {}).get("name", case.spec.scheduler)
     return {**case.fields, "task": case.task, "scheduler": scheduler}
 
 
@@ -85,14 +85,14 @@ def _weak_guidance(case: Case, output: Mapping[str, Any]) -> Warnings:
         for need in needs
         if need.above is not None
     }
-    for name in sorted(thresholds.keys() & case.given.keys()):
-        if 0 < case.given[name] < thresholds[name]:
+    for name in sorted(thresholds.keys() & case.requested.keys()):
+        if 0 < case.requested[name] < thresholds[name]:
             message = f"has no effect: guidance begins above {thresholds[name]:g}"
             yield FieldWarning(field=name, message=message)
 
 
 def _ineffective_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
-    preset = case.spec.qualities.get(case.given.get("quality", ""))
+    preset = case.spec.qualities.get(case.requested.get("quality", ""))
     needs = case.spec.needs.get("negative_prompt", ())
     if preset is None or preset.optimizations != {"guidance"}:
         return
@@ -103,7 +103,7 @@ def _ineffective_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
 
 
 def _ineffective_progressive(case: Case, output: Mapping[str, Any]) -> Warnings:
-    preset = case.spec.qualities.get(case.given.get("quality", ""))
+    preset = case.spec.qualities.get(case.requested.get("quality", ""))
     if preset is None or not (reason := reason_without_effect(case.fields, case.spec)):
         return
     effect = "has no effect" if preset.optimizations == {"progressive"} else "has no smaller steps"
@@ -111,7 +111,7 @@ def _ineffective_progressive(case: Case, output: Mapping[str, Any]) -> Warnings:
 
 
 def _long_seed(case: Case, output: Mapping[str, Any]) -> Warnings:
-    seed = case.given.get("seed", 0)
+    seed = case.requested.get("seed", 0)
     if seed >> SEED_BITS:
         low = seed % 2**SEED_BITS
         message = (
@@ -124,7 +124,7 @@ def _ineffective_output(case: Case, output: Mapping[str, Any]) -> Warnings:
     if output.get("quality") is not None and output["format"] in LOSSLESS:
         message = f"has no effect: {output['format']} has no quality setting"
         yield FieldWarning(field="output.quality", message=message)
-    if output["format"] == "png" and "fps" in case.given and not _is_default(case, "fps"):
+    if output["format"] == "png" and "fps" in case.requested and not _is_default(case, "fps"):
         yield FieldWarning(field="fps", message="has no effect: png outputs single frames")
 
 
@@ -135,14 +135,14 @@ def _silent_output(case: Case, output: Mapping[str, Any]) -> Warnings:
 
 
 def _ineffective_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
-    for index, entry in enumerate(case.given.get("loras", ())):
+    for index, entry in enumerate(case.requested.get("loras", ())):
         if not scales(entry):
             message = f"{entry['name']} has no effect: its scale is 0 in every step"
             yield FieldWarning(field=f"loras.{index}", message=message)
 
 
 def _ineffective_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
-    entries = case.given.get(CONTROL, ())
+    entries = case.requested.get(CONTROL, ())
     for index, entry in enumerate(entries):
         if reason := _ineffective_reason(case, entry):
             is_told = is_read_with_others(entry, entries, case.spec.controls)
@@ -172,7 +172,7 @@ def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:
 
 
 def _ineffective_refiner(case: Case, output: Mapping[str, Any]) -> Warnings:
-    if (case.given.get(REFINER) or {}).get("switch") == 1:
+    if (case.requested.get(REFINER) or {}).get("switch") == 1:
         yield FieldWarning(
             field=REFINER, message=("has no effect: with a switch of 1 it runs no steps")
         )
@@ -182,8 +182,8 @@ def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     """Warn about numeric weights, `(a:1.2)`, in plain prompts. Brackets alone may be intended."""
     if case.fields.get("prompt_syntax") == "weighted":
         return
-    for name in sorted({*PROMPTS} & case.given.keys()):
-        if has_numbers(case.given[name]):
+    for name in sorted({*PROMPTS} & case.requested.keys()):
+        if has_numbers(case.requested[name]):
             message = (
                 'weights such as (a:1.2) are read as text; with prompt_syntax "weighted" they apply'
             )
@@ -195,8 +195,8 @@ def _weighted_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     if case.fields.get("prompt_syntax") != "weighted":
         return
     for is_there, fields, message in _AS_TEXT:
-        for name in sorted({*fields} & case.given.keys()):
-            if is_there(case.given[name]):
+        for name in sorted({*fields} & case.requested.keys()):
+            if is_there(case.requested[name]):
                 yield FieldWarning(field=name, message=message)
 
 
@@ -226,14 +226,14 @@ _AS_TEXT: tuple[tuple[Callable[[str], bool], Iterable[str], str], ...] = (
 
 
 def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
-    for name in sorted({*PROMPTS} & case.given.keys()):
-        if match := _LORA_TAG.search(case.given[name]):
+    for name in sorted({*PROMPTS} & case.requested.keys()):
+        if match := _LORA_TAG.search(case.requested[name]):
             message = f"{match[0]} is read as text; name adapters in loras"
             yield FieldWarning(field=name, message=message)
 
 
 def _unknown_embeddings(case: Case, output: Mapping[str, Any]) -> Warnings:
-    yield from unknown_embeddings(case.given, case.spec, case.loras)
+    yield from unknown_embeddings(case.requested, case.spec, case.loras)
 
 
 _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (

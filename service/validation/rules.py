@@ -59,25 +59,25 @@ def all_errors(case: Case) -> list[FieldError]:
 
 def _unserved(case: Case) -> Errors:
     served = case.spec.fields | {"prompt", "seed", "num_images"}
-    for name in sorted(case.given.keys() - served - {"loras", UPSCALE, HIRES}):
+    for name in sorted(case.requested.keys() - served - {"loras", UPSCALE, HIRES}):
         yield FieldError(name, f"the model {case.spec.name!r} does not support this field")
 
 
 def _wrong_task(case: Case) -> Errors:
     if case.task not in case.spec.tasks:
         yield from _no_such_task(case)
-    elif "mask_image" in case.given and "image" not in case.given:
+    elif "mask_image" in case.requested and "image" not in case.requested:
         yield FieldError("mask_image", "also send the image that it masks, as image")
-    if "last_image" in case.given and "image" not in case.given:
+    if "last_image" in case.requested and "image" not in case.requested:
         yield FieldError("last_image", "also send the first image of the video, as image")
-    for name in sorted(case.spec.needed - case.given.keys()):
+    for name in sorted(case.spec.needed - case.requested.keys()):
         words = IMAGE_DESCRIPTIONS.get(name, name)
         yield FieldError(name, f"the model {case.spec.name!r} requires it: send {words}")
 
 
 def _no_such_task(case: Case) -> Errors:
     """Report images that the model requires or does not accept."""
-    sent = case.given.keys() & TASK_IMAGES["inpainting"]
+    sent = case.requested.keys() & TASK_IMAGES["inpainting"]
     tasks = ", ".join(case.spec.tasks)
     candidates = [TASK_IMAGES[task] for task in case.spec.tasks if TASK_IMAGES[task] >= sent]
     if candidates:
@@ -136,7 +136,7 @@ def _wrong_frames(case: Case) -> Errors:
         options = [f"{count}" for count in (below, below + multiple) if minimum <= count <= top]
         message = f"must be {minimum} more than a multiple of {multiple}: {' or '.join(options)}"
         yield FieldError("num_frames", message)
-    if frames == 1 and "last_image" in case.given:
+    if frames == 1 and "last_image" in case.requested:
         yield FieldError("num_frames", "must be more than 1 with last_image")
     pixels = bounds.max_clip_pixels
     if frames * case.fields.get("width", 1) * case.fields.get("height", 1) > pixels:
@@ -160,12 +160,12 @@ def _wrong_counts(case: Case) -> Errors:
     if case.fields.get("max_sequence_length", 0) % multiple:
         yield FieldError("max_sequence_length", f"must be a multiple of {multiple}")
     if case.fields.get("num_inference_steps", bounds.min_steps) < bounds.min_steps:
-        name = next(iter(sorted(STEP_LISTS & case.given.keys())), "num_inference_steps")
+        name = next(iter(sorted(STEP_LISTS & case.requested.keys())), "num_inference_steps")
         yield FieldError(name, f"must make {bounds.min_steps} steps at least")
 
 
 def _wrong_references(case: Case) -> Errors:
-    count, top = len(case.given.get("reference_images", ())), case.bounds.max_reference_images
+    count, top = len(case.requested.get("reference_images", ())), case.bounds.max_reference_images
     if count > top and "reference_images" in case.spec.fields:
         yield FieldError("reference_images", f"has {count} images; the model accepts {top} at most")
 
@@ -173,11 +173,11 @@ def _wrong_references(case: Case) -> Errors:
 def _wrong_control_video(case: Case) -> Errors:
     if "control_video" not in case.spec.fields:
         return
-    if "mask_video" in case.given and "control_video" not in case.given:
+    if "mask_video" in case.requested and "control_video" not in case.requested:
         yield FieldError("control_video", "also send the video that mask_video masks")
-    if {"image", "control_video"} <= case.given.keys():
+    if {"image", "control_video"} <= case.requested.keys():
         yield FieldError("image", "send it as a frame of control_video")
-    count, top = len(case.given.get("conditioning_scale", ())), case.bounds.conditioning_scales
+    count, top = len(case.requested.get("conditioning_scale", ())), case.bounds.conditioning_scales
     if count not in (0, 1, top):
         yield FieldError("conditioning_scale", f"has {count} numbers; send one, or {top}")
 
@@ -186,20 +186,20 @@ def _wrong_background(case: Case) -> Errors:
     if "background_video" not in case.spec.fields:
         return
     names = {"background_video", "mask_video"}
-    if len(sent := case.given.keys() & names) == 1:
+    if len(sent := case.requested.keys() & names) == 1:
         yield FieldError((names - sent).pop(), f"send it with {sent.pop()}")
 
 
 def _wrong_frames_sent(case: Case) -> Errors:
     frames = case.fields.get("num_frames", 1)
     for name in VIDEO_FIELDS:
-        sent = case.given.get(name)
+        sent = case.requested.get(name)
         if name in case.spec.fields and isinstance(sent, list) and len(sent) > frames:
             yield FieldError(name, f"has {len(sent)} frames; num_frames is {frames}")
 
 
 def _wrong_image_prompts(case: Case) -> Errors:
-    available, entries = case.spec.image_prompts, case.given.get(IMAGE_PROMPTS, ())
+    available, entries = case.spec.image_prompts, case.requested.get(IMAGE_PROMPTS, ())
     if IMAGE_PROMPTS not in case.spec.fields or not entries:
         return
     top = case.bounds.max_image_prompts
@@ -213,7 +213,7 @@ def _wrong_image_prompts(case: Case) -> Errors:
 
 
 def _wrong_controls(case: Case) -> Errors:
-    available, entries = case.spec.controls, case.given.get(CONTROL, ())
+    available, entries = case.spec.controls, case.requested.get(CONTROL, ())
     if CONTROL not in case.spec.fields or not entries:
         return
     if len(entries) > (top := case.bounds.max_controls):
@@ -232,7 +232,7 @@ def _wrong_seed(case: Case) -> Errors:
 def _wrong_prompts(case: Case) -> Errors:
     top = case.limits.max_prompt_chars
     for name in PROMPTS:
-        if len(case.given.get(name, "")) > top:
+        if len(case.requested.get(name, "")) > top:
             yield FieldError(name, f"must have {top} characters at most")
 
 
@@ -240,7 +240,7 @@ def _wrong_weights(case: Case) -> Errors:
     if case.fields.get("prompt_syntax") != "weighted":
         return
     for name in PROMPTS:
-        text = case.given.get(name, "")
+        text = case.requested.get(name, "")
         try:  # too long prompts are reported elsewhere
             passages(text[: case.limits.max_prompt_chars])
         except ValueError as error:
@@ -250,7 +250,7 @@ def _wrong_weights(case: Case) -> Errors:
 def _wrong_strength(case: Case) -> Errors:
     strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
     needed = case.spec.strength_needs
-    if "strength" in case.given and needed not in case.given:
+    if "strength" in case.requested and needed not in case.requested:
         yield FieldError("strength", f"has no effect without {needed}")
     elif (
         strength is not None
@@ -263,19 +263,19 @@ def _wrong_strength(case: Case) -> Errors:
 
 
 def _wrong_step_lists(case: Case) -> Errors:
-    lists = sorted(STEP_LISTS & case.given.keys())
+    lists = sorted(STEP_LISTS & case.requested.keys())
     for name in lists:
-        steps = listed_steps(name, case.given[name], case.spec)
+        steps = listed_steps(name, case.requested[name], case.spec)
         if steps != case.fields["num_inference_steps"]:
             yield FieldError(name, f"make {steps} steps, not num_inference_steps; leave that out")
-        if any(a <= b for a, b in itertools.pairwise(case.given[name])):
+        if any(a <= b for a, b in itertools.pairwise(case.requested[name])):
             yield FieldError(name, "must fall")
     if len(lists) > 1:
         yield FieldError("timesteps", "send these or sigmas, not both")
 
 
 def _wrong_sigmas(case: Case) -> Errors:
-    sigmas = case.given.get("sigmas")
+    sigmas = case.requested.get("sigmas")
     if sigmas is None:
         return
     if case.spec.sigmas_are == "noise levels":
@@ -287,16 +287,16 @@ def _wrong_sigmas(case: Case) -> Errors:
 
 def _untaken_step_lists(case: Case) -> Errors:
     """Report step lists that the selected scheduler, by default the checkpoint's, cannot run."""
-    scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
+    scheduler = case.requested.get("scheduler", {}).get("name", case.spec.scheduler)
     supported = case.spec.step_lists.get(scheduler, STEP_LISTS)
-    for name in sorted((STEP_LISTS & case.given.keys()) - supported):
+    for name in sorted((STEP_LISTS & case.requested.keys()) - supported):
         yield FieldError(name, f"the scheduler {scheduler} does not accept them; leave them out")
 
 
 def _wrong_scheduler(case: Case) -> Errors:
-    if "scheduler" not in case.given or "scheduler" not in case.spec.fields:
+    if "scheduler" not in case.requested or "scheduler" not in case.spec.fields:
         return
-    chosen, spec = case.given["scheduler"], case.spec
+    chosen, spec = case.requested["scheduler"], case.spec
     name = chosen["name"]
     if name not in spec.schedulers:
         available = ", ".join(spec.schedulers) or "none but the checkpoint's own"
@@ -324,7 +324,7 @@ def _wrong_evaluations(case: Case) -> Errors:
     if case.fields.get("num_inference_steps", evaluations.min_steps) < evaluations.min_steps:
         message = f"must be at least {evaluations.min_steps} with this scheduler"
         yield FieldError("num_inference_steps", message)
-    refiner = case.given.get(REFINER) or case.fields.get(REFINER)
+    refiner = case.requested.get(REFINER) or case.fields.get(REFINER)
     if evaluations != ONE_A_STEP and refiner and REFINER in case.spec.fields:
         yield FieldError(REFINER, f"cannot be combined with this scheduler: {UNEVEN}")
 
@@ -338,7 +338,7 @@ def _wrong_quality(case: Case) -> Errors:
 
 
 def _wrong_upscale(case: Case) -> Errors:
-    if UPSCALE not in case.given:
+    if UPSCALE not in case.requested:
         return
     available, options = case.spec.upscalers, case.fields[UPSCALE]
     if not available:
@@ -370,7 +370,7 @@ def _wrong_hires(case: Case) -> Errors:
 
 
 def _wrong_loras(case: Case) -> Errors:
-    entries = case.given.get("loras", ())
+    entries = case.requested.get("loras", ())
     if case.spec.lora_pages:
         yield from wrong_loras(entries, case.spec, case.limits.max_loras, case.loras)
     elif entries:

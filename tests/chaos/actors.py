@@ -16,7 +16,7 @@ class Actors:
 
     def __init__(self, system: System, tell: Callable[[str], None]) -> None:
         self._system = system
-        self._tell = tell
+        self._log = tell
         self._store_turn = asyncio.Lock()
 
     async def perform(self, plan: Sequence[Act]) -> None:
@@ -34,7 +34,7 @@ class Actors:
             await self._hurt_redis(act)
         else:
             await self._hurt_process(act)
-        self._tell(f"{time.monotonic() - started:6.1f} s  done: {act.kind} {act.target}")
+        self._log(f"{time.monotonic() - started:6.1f} s  done: {act.kind} {act.target}")
 
     async def _break_store(self, act: Act) -> None:
         async with self._store_turn:

@@ -48,7 +48,7 @@ class Run:
     def __init__(self, folder: Path, seed: int, size: Size, tell: Callable[[str], None]) -> None:
         self._plan = plan.make(seed, size.span_s, size.acts, size.spared)
         self._orders = orders.make(seed, size.span_s, size.orders)
-        self._tell = tell
+        self._log = tell
         self.history = History()
         self._system = System(folder, self.history)
 
@@ -60,26 +60,26 @@ class Run:
         finally:
             self._system.close()
         self.history.resumed = self._system.said("resumes after step")
-        self._tell(self.history.summary())
+        self._log(self.history.summary())
         self.history.left_processes = marked(self._system.mark)
         return self.history
 
     async def _run(self) -> None:
         started = time.monotonic()
         await self._system.start()
-        self._tell(f"ready after {time.monotonic() - started:.0f} s; the plan:")
+        self._log(f"ready after {time.monotonic() - started:.0f} s; the plan:")
         for act in self._plan:
-            self._tell(str(act))
+            self._log(str(act))
         async with self._client() as client:
             await self._learn(client)
-            self._tell(f"learned what is expected after {time.monotonic() - started:.0f} s")
+            self._log(f"learned what is expected after {time.monotonic() - started:.0f} s")
             await self._disturb(client)
-            self._tell(f"done with it after {time.monotonic() - started:.0f} s")
+            self._log(f"done with it after {time.monotonic() - started:.0f} s")
             async with Redis.from_url(self._system.server.url, decode_responses=True) as redis:
                 await self._reckon(Observer(redis, client, self._system.store))
-        self._tell(f"reckoned after {time.monotonic() - started:.0f} s")
+        self._log(f"reckoned after {time.monotonic() - started:.0f} s")
         await self._system.drain()
-        self._tell(f"ended after {time.monotonic() - started:.0f} s")
+        self._log(f"ended after {time.monotonic() - started:.0f} s")
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
@@ -103,7 +103,7 @@ class Run:
             return await client.place(order)
 
         async with asyncio.TaskGroup() as group:
-            acting = Actors(self._system, self._tell).perform(self._plan)
+            acting = Actors(self._system, self._log).perform(self._plan)
             group.create_task(acting, name="acting")
             placing = [group.create_task(place(order)) for order in self._orders]
         self.history.results = [task.result() for task in placing]

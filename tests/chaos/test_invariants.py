@@ -74,7 +74,7 @@ def test_a_good_history_breaks_nothing() -> None:
     assert breaches(replace(ended("expired", JobEvent(7, "expired", {})), results=expired)) == []
 
 
-def test_copies_that_no_claim_has_made_are_no_stale_result() -> None:
+def test_unclaimed_copies_are_not_stale_results() -> None:
     files = {"fence": 0, "settled": "", "keys": ("outputs/job_1/0-0.png",)}
     events = (JobEvent(1, "queued", {}), JobEvent(2, "succeeded", {}))
     copy = job(view=VIEW | {"reuses": "job_0"}, events=events, **files)
@@ -180,7 +180,7 @@ WRONG: dict[str, Callable[[], History]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told_by_name(what: str) -> None:
+def test_invariant_violations_are_named(what: str) -> None:
     assert any(str(breach).startswith(what) for breach in breaches(WRONG[what]()))
 
 

@@ -10,7 +10,7 @@ def test_a_seed_is_a_plan() -> None:
     assert orders.make(1, 60, 50) == orders.make(1, 60, 50) != orders.make(2, 60, 50)
 
 
-def test_every_sort_comes_up_before_any_comes_up_again() -> None:
+def test_every_kind_occurs_before_any_repeats() -> None:
     acts = plan.make(3, 40, 2 * len(plan.ACT_KINDS))
     assert [act.at_s for act in acts] == sorted(act.at_s for act in acts)
     for half in (acts[: len(plan.ACT_KINDS)], acts[len(plan.ACT_KINDS) :]):

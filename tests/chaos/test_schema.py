@@ -15,7 +15,7 @@ def test_the_table_is_read() -> None:
     assert not schema.rows_of("{atelier}:what") and not schema.rows_of("job:1")
 
 
-def test_what_may_stay() -> None:
+def test_allowed_leftover_keys() -> None:
     allowed = {"models": -1, "apikeys": -1, "pools:flux": 3, "call:ab": 59, "used:acme": 3600}
     assert all(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in allowed.items())
     forbidden = {"job:1": -1, "leases": -1, "trash": -1, "call:ab": -1, "queue:4:flux:acme": -1}

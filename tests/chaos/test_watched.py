@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.watched import Watched, faults_of, size_of
+from tests.chaos.monitored import Watched, faults_of, size_of
 
 SEED = 22
 SOURCES = {"ledger", "clients", "Prometheus"}

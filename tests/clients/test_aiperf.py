@@ -55,7 +55,9 @@ def all_succeeded(report: dict[str, Any]) -> bool:
 async def test_images(address: str, key: str, tmp_path: Path, pool: StandIn) -> None:
     more = ("--endpoint-type", "image_generation", "--extra-inputs", "size:96x64")
     assert all_succeeded(await profile(address, key, tmp_path, SPEC.name, *more))
-    assert [(job.tenant, job.request["width"]) for job in pool.seen] == [("acme", 96)] * REQUESTS
+    assert [(job.tenant, job.request["width"]) for job in pool.received] == [
+        ("acme", 96)
+    ] * REQUESTS
 
 
 async def test_videos(
@@ -63,5 +65,5 @@ async def test_videos(
 ) -> None:
     more = ("--endpoint-type", "video_generation", "--extra-inputs", "num_frames:5")
     assert all_succeeded(await profile(address, key, tmp_path, VIDEO.name, *more))
-    jobs = [await queue.get(job.id) for job in video_pool.seen]
+    jobs = [await queue.get(job.id) for job in video_pool.received]
     assert [job and job.state for job in jobs] == [JobState.SUCCEEDED] * REQUESTS

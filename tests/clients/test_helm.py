@@ -12,7 +12,7 @@ from tests.deploy.k8s.values import ALL_WAYS
 SERVICE = "http://atelier-frontend:8000"
 
 
-async def test_it_passes_where_front_ends_reach_their_redis(address: str) -> None:
+async def test_passes_if_front_ends_reach_redis(address: str) -> None:
     (pod,) = of_kind(hooks(ALL_WAYS), "Pod")
     python, *arguments = pod["spec"]["containers"][0]["command"]
     assert python == "python"

@@ -33,7 +33,7 @@ def call(address: str, key: str, tmp_path: Path) -> Call:
 
 async def test_image_generation(call: Call, pool: StandIn) -> None:
     assert len(await call("image_generation")) == 2
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.tenant == "acme"
     expected = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
     assert expected.items() <= job.request.items()
@@ -41,25 +41,23 @@ async def test_image_generation(call: Call, pool: StandIn) -> None:
 
 async def test_image_edit(call: Call, pool: StandIn) -> None:
     assert len(await call("image_edit")) == 1
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.request["prompt"] == "a blue circle" and job.request["image"]
 
 
 async def test_the_gateways_recipe(call: Call, pool: StandIn) -> None:
     assert len(await call("gateway")) == 1
-    assert [job.model for job in pool.seen] == ["flux-demo"]
+    assert [job.model for job in pool.received] == ["flux-demo"]
 
 
-async def test_a_size_that_the_model_cannot_make_is_a_bad_request(
-    call: Call, pool: StandIn
-) -> None:
+async def test_unsupported_size_is_a_bad_request(call: Call, pool: StandIn) -> None:
     assert "multiple of 16" in await call("refused")
-    assert not pool.seen
+    assert not pool.received
 
 
 async def test_a_wrong_key_is_an_authentication_error(call: Call, pool: StandIn) -> None:
     assert "key" in await call("keyless")
-    assert not pool.seen
+    assert not pool.received
 
 
 async def test_videos(call: Call, video_pool: StandIn) -> None:
@@ -67,6 +65,6 @@ async def test_videos(call: Call, video_pool: StandIn) -> None:
     assert result["status"] == "completed"
     assert result["remix"] in ("queued", "in_progress", "completed")
     assert result["listed"] == 2
-    first, second = video_pool.seen
+    first, second = video_pool.received
     assert (first.request["prompt"], second.request["prompt"]) == ("a red circle", "a blue circle")
     assert first.request["seed"] == second.request["seed"]

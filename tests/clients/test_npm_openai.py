@@ -36,7 +36,7 @@ def call(address: str, key: str, tmp_path: Path) -> Call:
 
 async def test_generate(call: Call, pool: StandIn) -> None:
     assert len(await call("generate")) == 2
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.tenant == "acme"
     expected = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
     assert expected.items() <= job.request.items()
@@ -54,7 +54,7 @@ async def test_a_link_needs_no_key(call: Call, pool: StandIn) -> None:
 
 async def test_edit(call: Call, pool: StandIn) -> None:
     assert len(await call("edit")) == 1
-    assert pool.seen[0].request["image"]
+    assert pool.received[0].request["image"]
 
 
 async def test_models(call: Call, pool: StandIn) -> None:

@@ -30,7 +30,7 @@ def anchors(text: str) -> set[str]:
     }
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     links = LINK.findall(TEXT)
     assert len(links) > 60
     for link in links:
@@ -50,7 +50,7 @@ def test_panels_are_called_by_their_names() -> None:
         assert names[address] == title
 
 
-def test_what_commands_name_is_in_the_cluster() -> None:
+def test_documented_commands_name_cluster_objects() -> None:
     named = {(kind.lower(), name) for kind, name in NAMED.findall(TEXT)}
     assert {name for _, name in named} == {"atelier-frontend", "atelier-redis"}
     base = (DEPLOY / "k8s" / "base").glob("*.yaml")

@@ -13,7 +13,7 @@ from models.interface.pipeline import generate as drawn
 from tests import coarse
 from tests.e2e.conftest import Files
 from tests.e2e.system import System
-from tests.e2e.test_clips import generate
+from tests.e2e.test_videos import generate
 from tests.families.suite.wan import CONTROL
 
 pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
@@ -27,7 +27,7 @@ LEVELS = 2
 """Tolerance between programs compiled with different flags."""
 
 
-def test_a_video_that_is_sent_is_what_the_worker_draws_after(
+def test_uploaded_control_video_reaches_the_worker(
     system: System, folders: Files, tmp_path: Path
 ) -> None:
     options: list[str] = []

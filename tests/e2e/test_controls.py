@@ -27,7 +27,7 @@ BODY = {name: value for name, value in REQUEST.items() if name != "control"}
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_a_request_with_controls_draws_what_diffusers_draws(system: System, folders: Files) -> None:
+def test_controlled_request_matches_diffusers(system: System, folders: Files) -> None:
     entries = [
         {**entry, "image": base64.b64encode(ENTRY.images[f"control.{index}.image"]).decode()}
         for index, entry in enumerate(REQUEST["control"])

@@ -30,7 +30,7 @@ def system(checkpoint: Path, state: Path) -> Iterator[System]:
     running.close()
 
 
-def test_waits_are_as_told(system: System) -> None:
+def test_predicted_waits_match_actual_waits(system: System) -> None:
     """Six jobs at two slots each end close to their prediction."""
     rounds = []
     with Client(system.url) as client:

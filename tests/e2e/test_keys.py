@@ -22,7 +22,7 @@ from tests.e2e.system import (
     is_alive,
     until,
 )
-from tests.e2e.test_life import start_long_job
+from tests.e2e.test_failures import start_long_job
 
 
 def atelier(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def end_by_ctrl_c(system: System) -> None:
     assert [line.split()[0] for line in lines] == ["stopping:", "stopping:", "stopped"]
 
 
-def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> None:
+def test_api_key_lifecycle(start: Start, state: Path, tmp_path: Path) -> None:
     system = start("--keys", ATELIER_LOG_FORMAT="json")
     generate = ("generate", "a star", "-o", str(tmp_path / "star.png"), "--server")
     refused = atelier(*generate, system.url)

@@ -18,7 +18,7 @@ from tests import coarse
 from tests.e2e import served
 from tests.e2e.conftest import Files
 from tests.e2e.system import System, until
-from tests.e2e.test_exact import LONG, SLOTS, digests, ended
+from tests.e2e.test_reproducibility import LONG, SLOTS, digests, ended
 from tests.families.suite import SUITE
 
 pytestmark = pytest.mark.processes
@@ -80,12 +80,12 @@ def body(model: str, seed: int, *loras: tuple[str, Any], **fields: Any) -> dict[
 
 
 @pytest.mark.timeout(900)  # a pool of each family, on a machine that does little for us
-def test_adapters_of_every_family_draw_the_same_bytes_whatever_happens(every: Families) -> None:
+def test_adapters_of_every_family_have_reproducible_bytes(every: Families) -> None:
     check(every)
 
 
 @pytest.mark.timeout(900)  # seconds: the system's start
-def test_adapters_of_flux_draw_the_same_bytes_whatever_happens(flux: Families) -> None:
+def test_flux_adapters_have_reproducible_bytes(flux: Families) -> None:
     check(flux)
 
 

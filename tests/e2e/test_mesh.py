@@ -28,7 +28,7 @@ def picture(system: System) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(response.content))).astype(int)
 
 
-def test_slices_of_one_machine_draw_the_picture_of_one_device(system: System, start: Start) -> None:
+def test_slices_of_one_machine_match_one_device(system: System, start: Start) -> None:
     expected = picture(system)
     several = start("--host-devices", "8", "--mesh", "fsdp=2,context=-1", "--pools", "2")
     assert np.abs(picture(several) - expected).max() <= PIXEL_TOLERANCE

@@ -84,13 +84,13 @@ def test_count_sum_and_quantiles_are_those_of_the_observations(watched: Watched)
     )
 
 
-def test_native_ones_stand_in_place_of_the_classic_ones(watched: Watched) -> None:
+def test_native_histograms_replace_classic_ones(watched: Watched) -> None:
     """Prometheus 2.42 cannot keep both kinds; rules and dashboards query native ones."""
     for suffix in ("bucket", "count", "sum"):
         assert watched.native.query(series_of(suffix)) == []
 
 
-def test_without_the_feature_there_are_classic_ones(watched: Watched) -> None:
+def test_histograms_are_classic_without_the_feature(watched: Watched) -> None:
     prometheus = watched.text
     assert prometheus.query(X) == []
     assert value(prometheus, series_of("count")) == len(watched.first)

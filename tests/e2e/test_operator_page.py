@@ -43,7 +43,7 @@ def enter(page: Page, text: str) -> None:
     page.get_by_role("button", name="Open").click()
 
 
-def test_what_an_operator_sees_and_does(
+def test_operator_page(
     page: Page,
     key: str,
     operators_key: str,

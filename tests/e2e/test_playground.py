@@ -45,7 +45,7 @@ def finished(card: Locator) -> Locator:
     return image
 
 
-def test_a_picture_from_prompt_to_download(open_page: Open, tmp_path: Path) -> None:
+def test_generate_and_download_an_image(open_page: Open, tmp_path: Path) -> None:
     page = open_page()
     card = make(page, num_inference_steps=3, seed=7)
     assert finished(card).evaluate("image => [image.naturalWidth, image.naturalHeight]") == [64, 64]
@@ -74,9 +74,7 @@ def test_again_takes_another_seed_and_nothing_else(open_page: Open) -> None:
     assert unseeded[0] == unseeded[1]
 
 
-def test_a_reload_keeps_the_gallery_and_forgets_what_is_gone(
-    open_page: Open, system: System
-) -> None:
+def test_reload_keeps_existing_gallery_entries(open_page: Open, system: System) -> None:
     page = open_page()
     for prompt in ("an old star", "a new star"):
         finished(make(page, prompt, num_inference_steps=2))
@@ -121,7 +119,7 @@ def test_cancel(open_page: Open) -> None:
     expect(page.locator("#empty")).to_be_visible()
 
 
-def test_a_picture_from_a_picture(open_page: Open, tmp_path: Path) -> None:
+def test_image_to_image(open_page: Open, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     page = open_page()
     expect(page.locator("#strength")).to_be_hidden()
@@ -132,7 +130,7 @@ def test_a_picture_from_a_picture(open_page: Open, tmp_path: Path) -> None:
     expect(card).to_contain_text("strength")
 
 
-def test_several_pictures_of_one_request(open_page: Open) -> None:
+def test_several_images_of_one_request(open_page: Open) -> None:
     page = open_page()
     card = make(page, num_inference_steps=2, num_images=3, seed=9)
     finished(card)
@@ -166,9 +164,7 @@ def drop(page: Page, selector: str, name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("format", ["png", "jpeg", "webp"])
-def test_a_dropped_file_brings_its_settings_back(
-    open_page: Open, system: System, format: str
-) -> None:
+def test_dropped_file_restores_its_settings(open_page: Open, system: System, format: str) -> None:
     settings = {
         "model": "tiny",
         "prompt": "a \u72d0 & <star>",
@@ -198,7 +194,7 @@ def test_a_dropped_file_brings_its_settings_back(
         assert client.output(again["url"]) == second, "the same bytes"
 
 
-def test_a_file_without_settings_says_so(open_page: Open, tmp_path: Path) -> None:
+def test_file_without_settings_shows_an_alert(open_page: Open, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     page = open_page()
     page.fill("#prompt", "a star")
@@ -210,7 +206,7 @@ def test_a_file_without_settings_says_so(open_page: Open, tmp_path: Path) -> Non
     expect(page.locator("#image-name")).to_have_text("red.png")
 
 
-def test_a_chosen_file_says_what_it_lacks(open_page: Open, tmp_path: Path) -> None:
+def test_chosen_file_reports_missing_settings(open_page: Open, tmp_path: Path) -> None:
     bare_recipe = recipe(prompt="a fox", scheduler=None).without_prompts()
     (tmp_path / "fox.png").write_bytes(embed(picture(), "image/png", bare_recipe))
     page = open_page()

@@ -49,7 +49,7 @@ def test_a_draft_that_is_clicked_is_finished(page: Page, url: str) -> None:
     assert len(newest(url)["outputs"]) == 3
 
 
-def test_the_sheet_is_there_after_a_reload(page: Page, url: str) -> None:
+def test_sheet_survives_a_reload(page: Page, url: str) -> None:
     page.fill("#num_images", "2")
     page.fill("#stop_at_step", "1")
     expect(make(page)).to_have_attribute("data-state", "paused")

@@ -65,9 +65,7 @@ def paint(page: Page, *at: tuple[float, float]) -> None:
     page.mouse.up()
 
 
-def test_several_pictures_are_sent_in_their_order(
-    page: Page, url: str, files: dict[str, Path]
-) -> None:
+def test_reference_images_keep_their_order(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#reference_images", [files["red"], files["blue"]])
     page.set_input_files("#reference_images", files["green"])
     entries = page.locator("#reference_images-list .entry")
@@ -87,7 +85,7 @@ def test_several_pictures_are_sent_in_their_order(
     expect(entries).to_have_count(0)
 
 
-def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str, Path]) -> None:
+def test_control_images_for_controlnets(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#control", files["red"])
     expect(page.get_by_label("Name", exact=True)).to_have_value("canny")
     for name, value in (("Scale", "0.7"), ("End", "0.8")):
@@ -98,7 +96,7 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
     assert {name: entry[name] for name in expected} == expected
 
 
-def test_an_example_comes_with_its_outline(page: Page, url: str) -> None:
+def test_example_includes_its_outline(page: Page, url: str) -> None:
     page.get_by_role("button", name="With an image: a yellow cross on a black background").click()
     expect(page.locator("#prompt")).to_have_value("a yellow cross on a black background")
     source = page.locator("#control-list img").get_attribute("src") or ""
@@ -109,7 +107,7 @@ def test_an_example_comes_with_its_outline(page: Page, url: str) -> None:
     assert entry["name"] == "canny" and entry["preprocess"] == "canny"
 
 
-def test_a_picture_to_follow(page: Page, url: str, files: dict[str, Path]) -> None:
+def test_control_image_is_sent(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#control_image", files["red"])
     assert asked_for(url, page)["control_image"].endswith("/control_image")
 
@@ -131,7 +129,7 @@ def test_a_video_to_follow_and_its_mask(page: Page, url: str, tmp_path: Path) ->
     expect(page.locator("#control_video-drop")).to_be_hidden()
 
 
-def test_a_mask_is_painted_on_the_picture(page: Page, url: str, files: dict[str, Path]) -> None:
+def test_mask_is_painted_on_the_image(page: Page, url: str, files: dict[str, Path]) -> None:
     expect(page.locator("#mask_image-paint")).to_be_hidden()
     page.set_input_files("#image", files["red"])
     page.get_by_label("Paint the mask").click()
@@ -145,7 +143,7 @@ def test_a_mask_is_painted_on_the_picture(page: Page, url: str, files: dict[str,
     assert asked_for(url, page)["mask_image"].endswith("/mask_image")
 
 
-def test_strength_goes_with_the_image_that_it_needs(
+def test_strength_is_shown_with_the_required_image(
     page: Page, url: str, files: dict[str, Path]
 ) -> None:
     page.select_option("#model", MASKED.name)
@@ -158,7 +156,7 @@ def test_strength_goes_with_the_image_that_it_needs(
     assert asked_for(url, page)["strength"] == 0.7
 
 
-def test_pictures_that_a_model_needs_are_not_optional(page: Page) -> None:
+def test_required_images_are_not_optional(page: Page) -> None:
     optional = {name: page.locator(f"[data-field={name}] .optional") for name in POSED.fields}
     page.select_option("#model", POSED.name)
     for name in ("image", "pose_video", "face_video"):

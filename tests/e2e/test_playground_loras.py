@@ -81,7 +81,7 @@ def test_a_click_puts_the_name_of_an_embedding_into_the_prompt(page: Page) -> No
     expect(page.locator("#chosen-loras")).to_be_empty()
 
 
-def test_it_is_hidden_where_a_model_takes_none(page: Page, url: str) -> None:
+def test_picker_is_hidden_for_models_without_adapters(page: Page, url: str) -> None:
     tile(page, "ink").click()
     page.select_option("#model", VIDEO.name)
     expect(page.locator("#loras")).to_be_hidden()
@@ -122,7 +122,7 @@ def test_an_uploaded_one_is_listed_and_many_can_be_searched(open_page: Open, url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_how_it_looks(open_page: Open, tmp_path: Path, scheme: str) -> None:
+def test_layout_fits_phone_and_desktop(open_page: Open, tmp_path: Path, scheme: str) -> None:
     """No element is wider than its column, also on a phone. The screenshot is for manual review."""
     for width in (360, 1280):
         page = open_page(color_scheme=scheme, viewport={"width": width, "height": 900})

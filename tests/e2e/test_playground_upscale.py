@@ -79,7 +79,7 @@ def test_a_models_default_hires_fix_is_switched_off(page: Page, url: str) -> Non
     assert asked_for(url, page)["hires"] is None
 
 
-def test_a_models_default_gives_way_to_a_mask(page: Page, url: str, tmp_path: Path) -> None:
+def test_mask_disables_the_default_hires_fix(page: Page, url: str, tmp_path: Path) -> None:
     page.select_option("#model", TWICE.name)
     (tmp_path / "a.png").write_bytes(picture())
     for name in ("image", "mask_image"):

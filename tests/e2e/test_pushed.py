@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.jobs.model.gen_ai import DURATION, DURATION_SECONDS
 from tests.collector import Collector, Pushed, collecting
 from tests.e2e.conftest import Start
+from tests.e2e.monitored_system import POOLS_PAGE
 from tests.e2e.system import until
-from tests.e2e.watched import POOLS_PAGE
 
 POOLS = {"tiny": {"model": "tiny", "slots": 1, "metrics_port": 0}}
 BY_SCRAPES = ("atelier_http_", "atelier_connections", "process_", "python_")
@@ -57,7 +57,7 @@ def of(collector: Collector, service: str) -> Pushed | None:
     return matches[0] if matches else None
 
 
-def test_what_is_pushed_is_what_the_pages_have(start: Start, state: Path) -> None:
+def test_pushed_metrics_match_the_pages(start: Start, state: Path) -> None:
     with collecting() as collector:
         system = start(
             ATELIER_POOLS=json.dumps(POOLS),

@@ -26,13 +26,13 @@ IMAGE, FURTHER = (base64.b64encode(file).decode() for file in ENTRY.images.value
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_an_edit_draws_what_diffusers_draws(system: System, folders: Files) -> None:
+def test_edit_matches_diffusers(system: System, folders: Files) -> None:
     both = drawn(system, ENTRY.request, image=IMAGE, reference_images=[FURTHER])
     assert np.abs(both - ENTRY.reference(folders["klein"], ENTRY.request)).max() <= MOST_LEVELS
     assert np.abs(both - drawn(system, ENTRY.request, image=IMAGE)).mean() > SHOWS
 
 
-def test_references_without_an_image_are_seen(system: System) -> None:
+def test_references_without_an_image_are_used(system: System) -> None:
     references_only = drawn(system, ENTRY.request, reference_images=[IMAGE, FURTHER])
     both = drawn(system, ENTRY.request, image=IMAGE, reference_images=[FURTHER])
     np.testing.assert_array_equal(references_only, both)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.endpoints import END_S
 from tests.e2e.system import System
-from tests.e2e.test_answers import BODY
+from tests.e2e.test_request_kinds import BODY
 from tests.safety_hook import HookProcess
 
 pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 ALLOWED = "a circle that is allowed"
 
 
-def test_a_hook_is_asked_before_and_after(system: System, hook: HookProcess) -> None:
+def test_safety_hook_runs_before_and_after(system: System, hook: HookProcess) -> None:
     with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as http:
 
         def generate(prompt: str) -> httpx.Response:

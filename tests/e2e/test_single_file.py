@@ -23,7 +23,7 @@ MOST_LEVELS = 2
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_a_single_file_draws_what_diffusers_draws(system: System, folders: Files) -> None:
+def test_single_file_matches_diffusers(system: System, folders: Files) -> None:
     pipeline = StableDiffusionXLPipeline.from_pretrained(folders["tune"])
     pipeline.set_progress_bar_config(disable=True)
     generator = torch.Generator().manual_seed(SEED)

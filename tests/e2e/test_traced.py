@@ -23,8 +23,8 @@ from tests.collector import ROOT, Collector, Span, collecting
 from tests.deploy.watching.files import searches
 from tests.deploy.watching.prometheus import running
 from tests.e2e.conftest import launch
+from tests.e2e.monitored_system import POOLS_PAGE
 from tests.e2e.system import ATELIER, START_S, System, environment, until
-from tests.e2e.watched import POOLS_PAGE
 
 MARKER = "zz" + secrets.token_hex(8)
 """Text in every prompt."""
@@ -247,7 +247,7 @@ def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:
     assert [name for name, _ in second.events] == ["earlier worker crash"]
 
 
-def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
+def test_refused_or_hostile_trace_headers_are_ignored(traced: Traced) -> None:
     valid, twice = secrets.token_hex(16), secrets.token_hex(16)
     hostile = (f"00-{'0' * 32}-{'1' * 16}-01", "zz" * 5000, MARKER, f"00-{valid}-{MARKER}-01")
     headers = [[("traceparent", text)] for text in hostile]

@@ -54,7 +54,7 @@ def drawn(system: System, **body: object) -> tuple[str, list[bytes]]:
         return job["id"], [client.output(output["url"]) for output in job["outputs"]]
 
 
-def test_outputs_are_drawn_again(start: Start) -> None:
+def test_verify_regenerates_outputs(start: Start) -> None:
     system = start()
     job, files = drawn(system, num_images=4, seed=3)
     with Client(system.url) as client, ThreadPoolExecutor(4) as threads:

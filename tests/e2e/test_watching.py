@@ -22,8 +22,8 @@ from tests.deploy.watching.files import (
 )
 from tests.deploy.watching.prometheus import Prometheus
 from tests.deploy.watching.workload import MARKER
+from tests.e2e.monitored_system import Run, watched
 from tests.e2e.system import until
-from tests.e2e.watched import Run, watched
 from tests.service.metrics.test_http import check
 from tools.promql import SELECTOR
 from tools.reference.metrics import pages
@@ -166,7 +166,7 @@ UNMATCHED_BECAUSE = {
 """Selectors of queries that match no series of this run, by reason."""
 
 
-def test_every_series_that_is_asked_for_is_there(run: Run) -> None:
+def test_every_queried_series_exists(run: Run) -> None:
     """Every selector matches, even where an alternative (`or`) would give data."""
     queries = [*dashboard_queries("15m", "1h"), *rule_queries()]
     selectors = {
@@ -264,7 +264,7 @@ ABSENT = {
 end without aliases or pauses."""
 
 
-def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:
+def test_pages_are_complete_and_contain_no_client_text(run: Run) -> None:
     """Each page passes promtool and has exactly its documented metric families."""
     assert run.pool.get("/readyz").json() == {"status": "ok"}
     documented = pages()
@@ -284,7 +284,7 @@ ALLOWED = {
 }  # fmt: skip
 
 
-def test_logs_tell_of_jobs_and_of_nothing_that_clients_wrote(run: Run) -> None:
+def test_logs_name_jobs_but_contain_no_client_text(run: Run) -> None:
     """Prompts and keys are in no log line."""
     lines = [line for line in run.system.lines if re.match(r"(front|tiny) +\|", line)]
     assert lines and MARKER not in "\n".join(run.system.lines)

@@ -51,7 +51,7 @@ async def test_the_recipes_graph_gives_an_image(
     images = await draw(comfyui, address)
     assert images.shape == (1, SIZE_PX, SIZE_PX, 3) and images.dtype == torch.float32
     assert images[0, 0, 0].tolist() == [1, 0, 0] and images[0, 0, -1].tolist() == [0, 0, 1]
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["prompt"], job.request["seed"]) == ("a red circle on a blue background", 7)
     assert comfyui.steps == [(step, job.steps) for step in range(1, job.steps + 1)]
 
@@ -68,14 +68,14 @@ async def test_inputs_reach_the_request(address: str, pool: StandIn, comfyui: Co
     inputs = {"width": 64, "height": 96, "steps": 3, "guidance": 0.0, "num_images": 2}
     images = await draw(comfyui, address, **inputs)
     assert len(images) == 2
-    request = pool.seen[0].request
+    request = pool.received[0].request
     assert (request["width"], request["height"], request["num_images"]) == (64, 96, 2)
     assert (request["num_inference_steps"], request["guidance_scale"]) == (3, 0)
 
 
 async def test_an_image_is_sent(address: str, pool: StandIn, comfyui: ComfyUI, store: Any) -> None:
     await draw(comfyui, address, image=torch.full((1, 64, 64, 3), 0.5), strength=0.25)
-    request = pool.seen[0].request
+    request = pool.received[0].request
     assert request["strength"] == 0.25
     assert request["image"]
 
@@ -91,7 +91,7 @@ async def test_a_failed_job_says_why(address: str, pool: StandIn, comfyui: Comfy
         await draw(comfyui, address)
 
 
-async def test_a_server_that_is_not_there_is_named(comfyui: ComfyUI) -> None:
+async def test_unreachable_server_is_named(comfyui: ComfyUI) -> None:
     with pytest.raises(Exception, match=r"no Atelier server responds at http://127\.0\.0\.1:9"):
         await draw(comfyui, "http://127.0.0.1:9")
 
@@ -111,7 +111,7 @@ async def test_cancel_cancels_the_job(address: str, pool: StandIn, comfyui: Comf
         await eventually(is_canceled)
 
 
-async def test_the_key_comes_from_the_environment(
+async def test_key_is_read_from_the_environment(
     settings: Settings,
     redis_url: str,
     queue: Queue,
@@ -129,4 +129,4 @@ async def test_the_key_comes_from_the_environment(
             await draw(comfyui, address)
         monkeypatch.setenv("ATELIER_API_KEY", key)
         await draw(comfyui, address)
-    assert [job.tenant for job in pool.seen] == ["acme"]
+    assert [job.tenant for job in pool.received] == ["acme"]

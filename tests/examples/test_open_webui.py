@@ -138,12 +138,12 @@ async def test_each_request_of_open_webui_is_answered(
     async with httpx.AsyncClient(base_url=guarded, trust_env=False, timeout=30) as http:
         images = await OpenWebUI(http, key).replay(case)
     if case in JOBS:
-        (job,) = pool.seen
+        (job,) = pool.received
         assert job.tenant == "acme" and job.model == MODEL
         assert JOBS[case].items() <= job.request.items()
         assert len(images) == job.images and {image.format for image in images} == {"PNG"}
     else:
-        assert not images and not pool.seen
+        assert not images and not pool.received
 
 
 async def test_a_server_without_keys_takes_an_empty_one(address: str, pool: StandIn) -> None:
@@ -154,4 +154,4 @@ async def test_a_server_without_keys_takes_an_empty_one(address: str, pool: Stan
 async def test_an_image_to_edit_reaches_the_job(guarded: str, key: str, pool: StandIn) -> None:
     async with httpx.AsyncClient(base_url=guarded, trust_env=False, timeout=30) as http:
         await OpenWebUI(http, key).replay("openai: edit one image")
-    assert pool.seen[0].request["image"]
+    assert pool.received[0].request["image"]

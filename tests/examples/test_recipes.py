@@ -43,7 +43,7 @@ def addresses(service: Mapping[str, Any]) -> list[str]:
     return [value for value in service["environment"].values() if str(value).startswith("http")]
 
 
-def test_there_are_recipes() -> None:
+def test_recipe_folders() -> None:
     assert [file.parent.name for file in FILES] == ["litellm", "open-webui"]
 
 
@@ -55,7 +55,7 @@ def test_the_schema_and_the_linter_find_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_it_calls_the_front_end_by_a_name_that_this_answers_to(
+def test_front_end_accepts_the_host_name_in_use(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (service,) = added(file).values()
@@ -85,7 +85,7 @@ def test_no_port_is_taken_twice_or_open_to_others(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_files_that_it_mounts_are_there(file: Path) -> None:
+def test_mounted_files_exist(file: Path) -> None:
     (service,) = added(file).values()
     mounts = [source for source, _, _ in compose.volumes(service) if compose.is_path(source)]
     assert [source for source in mounts if not (ROOT / source).is_file()] == []

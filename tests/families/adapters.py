@@ -33,7 +33,7 @@ from models.parallel.axis_rules import Layout
 from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages_of
 from models.weights.loader import Sharding
 from tests.families.suite import images_of
-from tests.parallel.place import placed as on_devices
+from tests.parallel.placed_pipeline import placed as on_devices
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row

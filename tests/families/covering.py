@@ -22,46 +22,46 @@ WITHOUT_DRAFTS = ("flux2",)
 """Family without image-to-image by a strength."""
 
 MODELS: Mapping[str, Collection[str]] = {
-    "test_adapters.py::test_eight_adapters_in_one_launch_are_each_as_alone": FLUX,
-    "test_adapters.py::test_adapters_that_come_and_go_beside_an_image_change_no_bit_of_it": FLUX,
-    "test_adapters.py::test_an_image_goes_on_in_another_engine_from_its_snapshot": (),
+    "test_adapters.py::test_batch_of_eight_adapters_matches_single_rows": FLUX,
+    "test_adapters.py::test_loading_and_evicting_adapters_change_no_bit": FLUX,
+    "test_adapters.py::test_image_resumes_in_another_engine_from_its_snapshot": (),
     "test_adapters.py::test_banks_without_adapters_change_no_bit": FLUX,
-    "test_adapters.py::test_fast_batching_differs_by_rounding_alone": FLUX,
+    "test_adapters.py::test_fast_batching_differs_only_by_rounding": FLUX,
     "test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into": FLUX,
     "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
     "test_adapters_of_variants.py": (),
     "test_auditions.py": FLUX,
-    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": FLUX,
-    "test_enlargers.py::test_others_have_none": FLUX,
+    "test_generation.py::test_slice_of_two_processes_matches_one_device": FLUX,
+    "test_latent_upsamplers.py::test_others_have_none": FLUX,
     "test_executables.py": FLUX_AND_WAN,
     "test_finite.py::test_a_decoder_that_overflows_ends_the_job": FLUX_AND_WAN,
     "test_followers.py::test_a_fresh_pipeline_traces_the_steps_of_each_scheduler": (),
-    "test_hires.py::test_a_layout_draws_both_passes_as_one_device_does": (),
+    "test_hires.py::test_both_passes_on_a_layout_match_one_device": (),
     "test_hires.py::test_others_do_not_have_it": WITHOUT_DRAFTS,
     "test_progressive.py": FLUX,
-    "test_progressive.py::test_calibration_draws_what_an_engine_does": (),
+    "test_progressive.py::test_calibration_matches_the_engine": (),
     "test_progressive.py::test_its_passes_are_those_of_an_engine_without_any": (),
     "test_progressive.py::test_others_do_not_have_it": WITHOUT_DRAFTS,
-    "test_prompt_weights.py::test_a_layout_draws_chunks_as_one_device_does": (),
+    "test_prompt_weights.py::test_chunks_on_a_layout_match_one_device": (),
     "test_token_buckets.py": FLUX,
-    "test_upscaling.py::test_an_image_is_drawn_larger": FLUX_AND_WAN,
+    "test_upscaling.py::test_image_is_upscaled": FLUX_AND_WAN,
 }
 """Models in the gate, by file or by file and test. Other tests have the families themselves."""
 
 CASES: Mapping[str, int] = {
-    "test_adapters.py::test_presets_and_images_go_with_adapters[flux]": 2,
-    "test_prompt_weights.py::test_a_layout_encodes_what_one_device_encodes[sdxl]": 3,
+    "test_adapters.py::test_presets_and_images_combine_with_adapters[flux]": 2,
+    "test_prompt_weights.py::test_layout_encodes_like_one_device[sdxl]": 3,
 }
 """Number of a model's cases, where one is too few."""
 
 PARAMETERS: Mapping[str, str] = {
-    "test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into[ltx]": "one",
+    "test_adapters.py::test_adapters_match_merged_weights[ltx]": "one",
     "test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into": "lokr",
-    "test_company.py::test_a_padded_batch_is_alike_at_every_place": "bfloat16",
-    "test_company.py::test_company_changes_no_bit": "bfloat16",
-    "test_drawing.py::test_a_layout_draws_what_one_device_draws[ltx]": "ring 2 of ulysses 4",
-    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": "elastic",
-    "test_enlargers.py::test_two_passes_by_the_models_own_upscaler": "text",
+    "test_batch_invariance.py::test_padded_batch_is_equal_at_every_position": "bfloat16",
+    "test_batch_invariance.py::test_batching_changes_no_bit": "bfloat16",
+    "test_generation.py::test_layout_matches_one_device[ltx]": "ring 2 of ulysses 4",
+    "test_generation.py::test_slice_of_two_processes_matches_one_device": "elastic",
+    "test_latent_upsamplers.py::test_two_passes_by_the_models_own_upscaler": "text",
 }
 """Parameter of the gate's cases, of all models or of one model.
 

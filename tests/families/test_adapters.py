@@ -35,7 +35,7 @@ from tests.families.adapters import (
 )
 from tests.families.suite import EVERY, SUITE, loaded
 from tests.families.suite.entry import T5
-from tests.families.test_company import RowOutput, drawn, images, one
+from tests.families.test_batch_invariance import RowOutput, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 from workers.programs.batch_sizes import exact, fast
@@ -160,9 +160,7 @@ def mixed(model: Model) -> list[Fields]:
     return [*of_one_page(model), *(asking(model.fields, *loras) for loras in chosen)]
 
 
-async def test_eight_adapters_in_one_launch_are_each_as_alone(
-    models: Models, layout: Layout
-) -> None:
+async def test_batch_of_eight_adapters_matches_single_rows(models: Models, layout: Layout) -> None:
     """Exact batching of eight rows: the first step, at some places of the batch.
 
     tests/parallel/test_adapters.py tests the same in float32.
@@ -204,7 +202,7 @@ def latents(state: Any) -> bytes:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_adapters_that_come_and_go_beside_an_image_change_no_bit_of_it(
+async def test_loading_and_evicting_adapters_change_no_bit(
     dtype: str, models: Models, layout: Layout
 ) -> None:
     """The banks have no room for all adapters.
@@ -226,7 +224,7 @@ def distinct(requests: list[Fields]) -> set[str]:
     return {lora["digest"] for fields in requests for lora in fields["loras"]}
 
 
-async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
+async def test_image_resumes_in_another_engine_from_its_snapshot(
     models: Models, layout: Layout
 ) -> None:
     """The adapters have other pages in the second engine.
@@ -269,9 +267,7 @@ CASES: dict[str, dict[str, float]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_adapters_are_the_weights_that_they_are_merged_into(
-    case: str, models: Models, layout: Layout
-) -> None:
+async def test_adapters_match_merged_weights(case: str, models: Models, layout: Layout) -> None:
     await check_merged(CASES[case], models, layout)
 
 
@@ -345,7 +341,7 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
     assert psnr_db(result, always) < SHOWS_DB, "the second scale does not show"
 
 
-async def test_fast_batching_differs_by_rounding_alone(models: Models, layout: Layout) -> None:
+async def test_fast_batching_differs_only_by_rounding(models: Models, layout: Layout) -> None:
     model = models(EXACT)
     requests = of_one_page(model)[:4]
     batching = fast(4, (4,), elastic=False)
@@ -359,7 +355,7 @@ async def test_fast_batching_differs_by_rounding_alone(models: Models, layout: L
 
 
 @pytest.mark.parametrize("change", [*PRESETS, *CACHED, STRENGTH])
-async def test_presets_and_images_go_with_adapters(
+async def test_presets_and_images_combine_with_adapters(
     family: str, models: Models, layout: Layout, change: str
 ) -> None:
     """Images are the same alone and in a batch, and far closer to the exact image with the same

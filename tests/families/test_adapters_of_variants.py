@@ -18,7 +18,7 @@ from tests.families.test_adapters import (
     is_left_out,
     models,
     test_other_kinds_are_the_weights_that_they_are_merged_into,
-    test_presets_and_images_go_with_adapters,
+    test_presets_and_images_combine_with_adapters,
     test_scales_by_steps_are_those_of_each_step,
 )
 
@@ -27,7 +27,7 @@ __all__ = [
     "is_left_out",
     "models",
     "test_other_kinds_are_the_weights_that_they_are_merged_into",
-    "test_presets_and_images_go_with_adapters",
+    "test_presets_and_images_combine_with_adapters",
     "test_scales_by_steps_are_those_of_each_step",
 ]
 
@@ -37,8 +37,6 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_two_adapters_are_the_weights_that_they_are_merged_into(
-    models: Models, layout: Layout
-) -> None:
-    merged = test_adapters.test_adapters_are_the_weights_that_they_are_merged_into
+async def test_two_adapters_match_merged_weights(models: Models, layout: Layout) -> None:
+    merged = test_adapters.test_adapters_match_merged_weights
     await merged(test_adapters.OF_VARIANTS, models, layout)

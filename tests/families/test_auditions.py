@@ -50,7 +50,7 @@ def fields_of(family: str, engine: Engine, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", ["float32", "bfloat16"], indirect=True)
-async def test_a_draft_goes_on_to_the_same_bytes(family: str, engine: Engine) -> None:
+async def test_draft_finishes_with_the_same_bytes(family: str, engine: Engine) -> None:
     """Stopped and finished in a batch, and compared with one run alone."""
     images = EVERY[family].images
     fields, other = fields_of(family, engine), fields_of(family, engine, seed=2)

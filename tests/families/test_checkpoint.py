@@ -23,7 +23,7 @@ FAULTS: dict[str, Callable[[Arrays, str], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_array_of_a_denoiser_is_named(
+def test_damaged_array_of_a_denoiser_is_named(
     fault: str, family: str, folder: Path, tmp_path: Path
 ) -> None:
     for name, component in EVERY[family].components.items():

@@ -48,7 +48,7 @@ def test_the_readme_states_the_size_of_every_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_size_checkpoint_takes_what_the_readme_states(name: str, tmp_path: Path) -> None:
+def test_full_size_checkpoint_matches_the_readme(name: str, tmp_path: Path) -> None:
     weights = shapes(name, tmp_path).weights._asdict()
     del weights["preview"]  # ours, fitted to any autoencoder
     leaves = jax.tree.leaves(weights)

@@ -16,10 +16,10 @@ from models.interface.image_start import latents_file
 from models.parallel.axis_rules import Layout
 from models.spec.hires import TASK, with_defaults
 from tests.families.suite import EVERY, SUITE, loaded
-from tests.families.test_drawing import LAYOUTS, OF_VARIANTS, assert_alike
+from tests.families.test_generation import LAYOUTS, OF_VARIANTS, assert_alike
 from tests.families.test_upscaling import drawn_larger, settings
 from tests.parallel.layouts import layout as layout_of
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from tests.workers.observing import Observing
 from workers.engine.engine import Engine
 from workers.engine.passes import prepared_passes
@@ -161,12 +161,12 @@ def on_layout(family: str) -> str:
     return OF_VARIANTS[SPLIT.index(family) % len(OF_VARIANTS)]
 
 
-def test_families_take_turns_on_every_axis() -> None:
+def test_families_rotate_over_all_axes() -> None:
     assert {on_layout(name) for name in SPLIT} == {*OF_VARIANTS}
 
 
 @pytest.mark.parametrize("family", SPLIT)
-async def test_a_layout_draws_both_passes_as_one_device_does(
+async def test_both_passes_on_a_layout_match_one_device(
     family: str, layout: Layout, tmp_path: Path
 ) -> None:
     """Latents and image are enlarged on the host, from parts on several devices."""

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "families.md"
 HERE = "tests/families"
 VARIANTS = f"{HERE}/test_adapters_of_variants.py"
-HOSTS = "tests/workers/multihost/test_drawing.py"
+HOSTS = "tests/workers/multihost/test_generation.py"
 COLLECT_S = 600.0
 """Timeout for the imports of all modules, on a busy machine."""
 OTHER_KINDS = "LoKr/LoHa/DoRA"
@@ -62,21 +62,23 @@ class Mechanism:
 
 
 MECHANISMS: Mapping[str, Mechanism] = {
-    "same image as diffusers": Mechanism(f"{HERE}/test_drawing.py::test_the_picture_is_diffusers"),
-    "every mesh axis": Mechanism(
-        f"{HERE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
+    "same image as diffusers": Mechanism(
+        f"{HERE}/test_generation.py::test_image_matches_diffusers"
     ),
-    "two hosts": Mechanism(f"{HOSTS}::test_a_slice_of_two_processes_draws_what_one_device_draws"),
+    "every mesh axis": Mechanism(f"{HERE}/test_generation.py::test_layout_matches_one_device"),
+    "two hosts": Mechanism(f"{HOSTS}::test_slice_of_two_processes_matches_one_device"),
     "followers": Mechanism(
         f"{HERE}/test_followers.py::test_a_fresh_pipeline_traces_any_step_from_its_key"
     ),
-    "batching, snapshots": Mechanism(f"{HERE}/test_company.py::test_company_changes_no_bit"),
+    "batching, snapshots": Mechanism(
+        f"{HERE}/test_batch_invariance.py::test_batching_changes_no_bit"
+    ),
     "padded batches": Mechanism(
-        f"{HERE}/test_company.py::test_a_padded_batch_is_alike_at_every_place"
+        f"{HERE}/test_batch_invariance.py::test_padded_batch_is_equal_at_every_position"
     ),
     "LoRA": Mechanism(
-        f"{HERE}/test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into",
-        f"{VARIANTS}::test_two_adapters_are_the_weights_that_they_are_merged_into",
+        f"{HERE}/test_adapters.py::test_adapters_match_merged_weights",
+        f"{VARIANTS}::test_two_adapters_match_merged_weights",
     ),
     OTHER_KINDS: Mechanism(
         f"{HERE}/test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into",
@@ -87,18 +89,18 @@ MECHANISMS: Mapping[str, Mechanism] = {
         f"{VARIANTS}::test_scales_by_steps_are_those_of_each_step",
     ),
     "presets": Mechanism(
-        f"{HERE}/test_adapters.py::test_presets_and_images_go_with_adapters",
-        f"{VARIANTS}::test_presets_and_images_go_with_adapters",
+        f"{HERE}/test_adapters.py::test_presets_and_images_combine_with_adapters",
+        f"{VARIANTS}::test_presets_and_images_combine_with_adapters",
     ),
-    "upscaler": Mechanism(f"{HERE}/test_upscaling.py::test_an_image_is_drawn_larger"),
+    "upscaler": Mechanism(f"{HERE}/test_upscaling.py::test_image_is_upscaled"),
     "hires fix": Mechanism(
         f"{HERE}/test_hires.py::test_two_passes_are_two_requests",
-        f"{HERE}/test_enlargers.py::test_two_passes_by_the_models_own_upscaler",
+        f"{HERE}/test_latent_upsamplers.py::test_two_passes_by_the_models_own_upscaler",
         absent="no image-to-image with a strength, and no network that enlarges latents",
         is_served=lambda spec: "hires" in spec.fields,
     ),
     "prompt weights": Mechanism(
-        f"{HERE}/test_prompt_weights.py::test_weights_are_seen",
+        f"{HERE}/test_prompt_weights.py::test_weights_change_the_encoding",
         absent="the text encoder is a chat model, which reads sentences",
         is_served=lambda spec: "prompt_syntax" in spec.fields,
     ),
@@ -107,10 +109,10 @@ MECHANISMS: Mapping[str, Mechanism] = {
         absent="the steps read no images, or the family does not count tokens",
     ),
     "damaged files": Mechanism(
-        f"{HERE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"
+        f"{HERE}/test_checkpoint.py::test_damaged_array_of_a_denoiser_is_named"
     ),
     "size of full checkpoint": Mechanism(
-        f"{HERE}/test_full_size.py::test_a_full_size_checkpoint_takes_what_the_readme_states"
+        f"{HERE}/test_full_size.py::test_full_size_checkpoint_matches_the_readme"
     ),
     "planner": Mechanism(f"{HERE}/test_planner.py::test_a_slice_of_eight_chips_is_planned"),
 }
@@ -244,7 +246,7 @@ def test_no_cell_is_empty() -> None:
 
 @pytest.mark.timeout(COLLECT_S)
 @pytest.mark.parametrize("model", EVERY)
-def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
+def test_served_mechanisms_have_a_test(model: str, tmp_path: Path) -> None:
     """A model does not serve a mechanism that it has no test of."""
     spec = loaded(model, EVERY[model].least(tmp_path / model), "float32", reader=SHAPES).spec
     served = {
@@ -266,7 +268,7 @@ def test_each_family_meets_each_mechanism_in_the_gate() -> None:
     assert not nightly
 
 
-def test_the_page_says_what_is_collected() -> None:
+def test_page_matches_the_collected_tests() -> None:
     assert PAGE.read_text() == page(), "python -m tests.families.test_matrix"
 
 

@@ -73,7 +73,7 @@ def flops(name: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "base"), CONTROLLED)
-def test_a_control_is_priced_by_what_it_computes(name: str, base: str) -> None:
+def test_control_price_matches_its_operations(name: str, base: str) -> None:
     spec = abstract(name, "bfloat16", logical_layout().of_parameter).spec
     counted = flops(name) / flops(base) - 1
     for kind in spec.controls.values():

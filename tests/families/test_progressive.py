@@ -17,7 +17,7 @@ from models.parallel.axis_rules import Layout
 from models.spec.passes import PROGRESSIVE, passes, steps_of
 from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
 from tests.families.suite import EVERY, loaded
-from tests.families.test_drawing import assert_alike
+from tests.families.test_generation import assert_alike
 from tests.families.test_hires import TWO_PASSES, WITHOUT
 from tests.workers.observing import Observing
 from workers.calibration.drawing import ImageGenerator
@@ -67,7 +67,7 @@ def fields_of(family: str, engine: Engine, **more: Any) -> Fields:
     return {**spec.defaults, **request, "num_images": 1, **more}
 
 
-async def test_company_and_snapshots_change_no_bit(family: str, engine: Engine) -> None:
+async def test_batching_and_snapshots_change_no_bit(family: str, engine: Engine) -> None:
     """Alone, in a batch with rows of either size, and from a snapshot in either pass."""
     fields = fields_of(family, engine)
     small, full = passes(fields, engine.pipeline.spec)
@@ -127,7 +127,7 @@ async def test_its_passes_are_those_of_an_engine_without_any(family: str, engine
     assert np.abs(actual - expected).max() <= 1
 
 
-async def test_calibration_draws_what_an_engine_does(family: str, engine: Engine) -> None:
+async def test_calibration_matches_the_engine(family: str, engine: Engine) -> None:
     """Calibration also counts the operations of steps of either size."""
     generator = ImageGenerator(engine.pipeline, engine.layout, exact(1), None)
     fields = fields_of(family, engine)

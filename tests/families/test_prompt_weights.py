@@ -11,7 +11,7 @@ import pytest
 
 from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from tests.families.suite import EVERY, loaded
-from tests.families.test_drawing import LATENTS, LAYOUTS
+from tests.families.test_generation import LATENTS, LAYOUTS
 from tests.parallel.layouts import denoise, layout
 
 WEIGHTED: Mapping[str, Any] = {
@@ -51,7 +51,7 @@ def by_one_device(pipeline: Pipeline) -> PyTree:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_encodes_what_one_device_encodes(
+def test_layout_encodes_like_one_device(
     name: str, pipeline: Pipeline, by_one_device: PyTree
 ) -> None:
     actual = encoded(pipeline, prepared(pipeline, WEIGHTED), **LAYOUTS[name])
@@ -60,7 +60,7 @@ def test_a_layout_encodes_what_one_device_encodes(
         assert gap(actual[leaf], expected) < LATENTS
 
 
-def test_weights_are_seen(pipeline: Pipeline, by_one_device: PyTree) -> None:
+def test_weights_change_the_encoding(pipeline: Pipeline, by_one_device: PyTree) -> None:
     """The tolerance distinguishes a weighted prompt from a plain one with the same words."""
     words = {"prompt": "a red circle", "negative_prompt": "a blue square"}
     plain = encoded(pipeline, prepared(pipeline, {**WEIGHTED, **words}))
@@ -71,7 +71,7 @@ def test_weights_are_seen(pipeline: Pipeline, by_one_device: PyTree) -> None:
 
 
 @pytest.mark.parametrize("family", ["sdxl"], indirect=True)
-def test_a_layout_draws_chunks_as_one_device_does(pipeline: Pipeline) -> None:
+def test_chunks_on_a_layout_match_one_device(pipeline: Pipeline) -> None:
     request = prepared(pipeline, CHUNKS)
     assert request.inputs["ids"].shape[1] == 3
     expected = latents(pipeline, request)

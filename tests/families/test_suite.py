@@ -20,7 +20,7 @@ FILES = (
 SECTIONS = ("## The network", "## The checkpoint", "## Implementation notes", "## Verification")
 
 
-def test_what_is_served_is_in_the_suite() -> None:
+def test_served_families_are_in_the_suite() -> None:
     assert families() == SUITE.keys()
     assert {name for entry in EVERY.values() for name in entry.published} == {
         *published.CHECKPOINTS
@@ -49,7 +49,7 @@ def lines_of(folder: str) -> int:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_family_of_shared_parts_stays_small(name: str) -> None:
+def test_family_with_shared_parts_has_a_line_limit(name: str) -> None:
     """Code that others share belongs in a common package.
 
     A family that must grow needs a higher bound.

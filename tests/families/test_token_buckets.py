@@ -22,9 +22,9 @@ from models.interface.token_buckets import OF_SIZE
 from models.spec.quality_presets import Quality, StepCache
 from tests.families.adapters import MemoryCache
 from tests.families.suite import EVERY, SUITE, loaded
-from tests.families.test_drawing import LATENTS, assert_alike
+from tests.families.test_generation import LATENTS, assert_alike
 from tests.parallel.layouts import layout
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from tests.workers.observing import Observing
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
@@ -178,7 +178,7 @@ async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: Memor
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_sizes_draw_what_steps_of_their_own_draw(case: str, load: Load) -> None:
+def test_bucketed_steps_match_unpadded_steps(case: str, load: Load) -> None:
     """Images differ by rounding, even without padding:
 
     XLA sums a masked softmax in another order.
@@ -214,7 +214,7 @@ def of_video(pipeline: Any, row: Any) -> Any:
 @pytest.mark.parametrize(
     ("case", "size"), [(case, size) for case in SIZES for size in SIZES[case][1:]]
 )
-def test_a_padded_picture_is_diffusers(
+def test_padded_image_matches_diffusers(
     case: str, size: tuple[int, ...], load: Load, folders: dict[str, Path]
 ) -> None:
     pipeline, sent = load(case), {**SUITE[case].request, **of_size(size)}
@@ -223,7 +223,7 @@ def test_a_padded_picture_is_diffusers(
     assert_alike(generate(pipeline, fields, {}), SUITE[case].reference(folders[case], sent))
 
 
-async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
+async def test_resumed_padded_image_is_bitwise_equal(
     bucketed: Pipeline, unpadded: Pipeline, kept: MemoryCache
 ) -> None:
     """A worker whose sizes have separate steps starts anew: the snapshot has another shape."""
@@ -250,7 +250,7 @@ async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
             engine.close()
 
 
-async def test_hires_fix_goes_from_bucket_to_bucket(bucketed: Pipeline, unpadded: Pipeline) -> None:
+async def test_hires_fix_moves_between_buckets(bucketed: Pipeline, unpadded: Pipeline) -> None:
     hires = {"width": 72, "height": 120, "upscaler": "latent", "strength": 0.6}
     images = []
     for pipeline in (bucketed, unpadded):
@@ -265,9 +265,7 @@ async def test_hires_fix_goes_from_bucket_to_bucket(bucketed: Pipeline, unpadded
 
 
 @pytest.mark.parametrize("name", ["flux-fill", "flux-control", "flux-redux"])
-def test_images_beside_the_latents_are_padded_too(
-    name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_additional_images_are_padded(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     entry = EVERY[name]
     folder = entry.least(tmp_path_factory.mktemp(name) / name)
     pixels = []
@@ -288,7 +286,7 @@ def test_an_image_beneath_the_noise_is_padded_too(bucketed: Pipeline, unpadded: 
     assert_alike(*images)
 
 
-def test_what_knows_one_size_has_steps_of_its_own(load: Load, tmp_path: Path) -> None:
+def test_presets_with_size_dependent_state_are_not_bucketed(load: Load, tmp_path: Path) -> None:
     cached = load(has_cache=True)
     assert not cached.prepare(request(cached, FULL, quality="cached"), {}).step_bucket
     assert cached.prepare(request(cached, FULL), {}).step_bucket
@@ -301,7 +299,7 @@ def test_what_knows_one_size_has_steps_of_its_own(load: Load, tmp_path: Path) ->
     assert kontext.prepare(fields, {}).step_bucket
 
 
-def test_nothing_is_padded_unless_it_is_asked_for(unpadded: Pipeline) -> None:
+def test_padding_is_off_by_default(unpadded: Pipeline) -> None:
     prepared = unpadded.prepare(request(unpadded, SHORT[0]), {})
     assert not prepared.step_bucket
     assert not any(name.startswith(OF_SIZE) for name in prepared.inputs)

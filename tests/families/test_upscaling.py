@@ -43,7 +43,7 @@ def drawn_larger(upscaler: LoadedUpscaler, image: np.ndarray, scale: float) -> n
     return upscaling.image()
 
 
-async def test_an_image_is_drawn_larger(family: str, folder: Path, layout: Layout) -> None:
+async def test_image_is_upscaled(family: str, folder: Path, layout: Layout) -> None:
     """The bytes are the same alone and in a batch. Video models have no upscaler."""
     pipeline = loaded(family, folder, "float32")
     upscalers = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])

@@ -21,7 +21,7 @@ from models.loading.sources import ControlSource, ImagePromptSource, Reading
 from tests.parity.tiny import make_flux
 
 
-def test_another_kind_is_refused_by_name_with_what_is_served(tmp_path: Path) -> None:
+def test_unsupported_pipeline_lists_supported_ones(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusion3Pipeline"}')
     with pytest.raises(UnsupportedCheckpoint, match=r"StableDiffusion3Pipeline.*FluxPipeline"):
         registry.load("other", str(tmp_path), "float32", {})

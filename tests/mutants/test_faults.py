@@ -16,7 +16,7 @@ LEAST = 50
 ROOMS = {"deploy", "models", "service", "tools", "workers"}
 
 
-def test_there_are_enough_in_all_rooms() -> None:
+def test_every_folder_has_enough_faults() -> None:
     assert len(FAULTS) >= LEAST
     assert {fault.file.partition("/")[0] for fault in FAULTS} == ROOMS
 
@@ -28,7 +28,7 @@ def test_no_two_have_the_same_name() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_it_has_its_place_and_can_be_read(fault: Fault) -> None:
+def test_fault_applies_and_parses(fault: Fault) -> None:
     text = (ROOT / fault.file).read_text("utf-8")
     changed = fault.applied(text)
     assert changed != text

@@ -70,7 +70,7 @@ def test_each_fault_has_its_verdict(tree: Path) -> None:
     assert (tree / "models/sums.py").read_text() == FILES["models/sums.py"]
 
 
-def test_the_share_is_of_what_is_found() -> None:
+def test_score_counts_detected_faults() -> None:
     faults = [Fault(name, "models/nn/any.py", "a", "b", "") for name in "abcd"]
     verdicts = {"a": "gate", "b": "suite", "c": "none", "d": "gate"}
     results = {name: Row(name, verdict, "", "", 30.0) for name, verdict in verdicts.items()}

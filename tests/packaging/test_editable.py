@@ -29,7 +29,7 @@ def test_packages_are_those_of_the_tree(editable: Installed, sources: Path, tmp_
     assert not (sources / "atelier").exists() and "atelier." not in files[0].read_text("utf-8")
 
 
-def test_the_command_is_there(editable: Installed, tmp_path: Path) -> None:
+def test_command_is_installed(editable: Installed, tmp_path: Path) -> None:
     process = editable.run(editable.command, "--version", cwd=tmp_path)
     assert process.stdout == f"atelier {version('atelier')}\n", process.stderr
 

@@ -29,7 +29,7 @@ namespaced: Callable[[str, tuple[str, ...]], str] = runpy.run_path(str(ROOT / "s
         ("é = 1; from service import y\n", "é = 1; from atelier.service import y\n"),
     ],
 )
-def test_imports_of_ours_are_prefixed(source: str, result: str) -> None:
+def test_own_imports_are_prefixed(source: str, result: str) -> None:
     assert namespaced(source, PACKAGES) == result
 
 
@@ -41,7 +41,7 @@ def test_imports_of_ours_are_prefixed(source: str, result: str) -> None:
         "x = service.app\n",
     ],
 )
-def test_all_else_stays(source: str) -> None:
+def test_other_source_is_unchanged(source: str) -> None:
     assert namespaced(source, PACKAGES) == source
 
 

@@ -83,7 +83,7 @@ def test_every_action_is_pinned_by_its_commit(file: Path) -> None:
     assert used and [line for line in used if not PINNED.match(line)] == []
 
 
-def test_only_what_publishes_has_an_identity_and_it_waits_for_a_switch() -> None:
+def test_only_publishing_jobs_have_an_identity_behind_a_switch() -> None:
     assert WORKFLOW["permissions"] == {}
     may = {name for name, job in JOBS.items() if "id-token" in job["permissions"]}
     assert may == SWITCHES.keys()

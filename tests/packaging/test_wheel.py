@@ -43,13 +43,13 @@ def files(wheel: Path) -> dict[str, bytes]:
         return {name: packed.read(name) for name in packed.namelist()}
 
 
-def test_it_has_one_import_name(files: dict[str, bytes]) -> None:
+def test_wheel_has_one_import_name(files: dict[str, bytes]) -> None:
     info = f"atelier-{version('atelier')}.dist-info"
     assert {name.split("/")[0] for name in files} == {"atelier", info}
     assert files[f"{info}/top_level.txt"] == b"atelier\n"
 
 
-def test_it_has_every_source_and_what_lies_beside_it(files: dict[str, bytes]) -> None:
+def test_wheel_has_every_source_and_data_file(files: dict[str, bytes]) -> None:
     packages = ("deploy", "models", "service", "workers")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     expected = {f"atelier/{path.relative_to(ROOT)}" for path in sources}
@@ -59,7 +59,7 @@ def test_it_has_every_source_and_what_lies_beside_it(files: dict[str, bytes]) ->
     assert expected - files.keys() == set()
 
 
-def test_without_an_extra_it_installs_what_up_runs_on(files: dict[str, bytes]) -> None:
+def test_default_requirements_suffice_for_up(files: dict[str, bytes]) -> None:
     (metadata,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
     requirements = message_from_bytes(metadata).get_all("Requires-Dist", [])
     required = {Requirement(text).name for text in requirements if "extra ==" not in text}
@@ -68,7 +68,7 @@ def test_without_an_extra_it_installs_what_up_runs_on(files: dict[str, bytes]) -
     assert of_cpu < required
 
 
-def test_it_is_small_enough_to_be_published(wheel: Path) -> None:
+def test_wheel_is_below_the_size_limit(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST_BYTES
 
 
@@ -96,7 +96,7 @@ def test_the_command_line_answers_in_a_hostile_folder(
         assert help_.stdout.startswith("usage: atelier"), help_.stderr
 
 
-def test_what_is_missing_is_named_as_pip_wants_it(installed: Installed, tmp_path: Path) -> None:
+def test_missing_extra_names_the_pip_command(installed: Installed, tmp_path: Path) -> None:
     program = (
         "from atelier.service.settings.installation import how_to_install as h; print(h('cpu'))"
     )

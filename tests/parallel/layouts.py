@@ -12,7 +12,7 @@ from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from models.interface.step_program import StepProgram
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from workers.programs.bucket_programs import Program
 from workers.programs.compiler import Compiler
 from workers.programs.precomputed_modulations import index_in_group, precompute

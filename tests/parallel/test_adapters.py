@@ -99,9 +99,7 @@ def gap(output: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
-def test_a_layout_draws_with_adapters_what_one_device_draws(
-    family: str, name: str, drawn: Any
-) -> None:
+def test_adapters_on_a_layout_match_one_device(family: str, name: str, drawn: Any) -> None:
     pipeline, prepared, expected, pixels = drawn(family)
     steps, output = by(layout(**LAYOUTS[name]), pipeline, prepared)
     gaps = [gap(row, reference) for row, reference in zip(steps, expected, strict=True)]
@@ -120,7 +118,7 @@ def assert_alike(output: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("family", "name"), [("flux", OF_PROMPTS), ("sdxl", OF_ROWS), ("wan", OF_PROMPTS)]
 )
-async def test_neighbours_with_other_adapters_change_no_bit_under_a_layout(
+async def test_adapters_of_other_rows_change_no_bit_on_a_layout(
     family: str, name: str, adapters: Any
 ) -> None:
     """The first step of a row among seven other rows, and among copies of it.
@@ -158,7 +156,7 @@ async def test_rows_that_share_a_launch_of_a_layout_may_have_any_adapters(adapte
             assert latents(engine, [second, first]) == expected[::-1]
 
 
-async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any) -> None:
+async def test_adapters_work_with_rows_on_parts_of_a_slice(adapters: Any) -> None:
     """Parts of the slice step the rows, and each part reads the banks of all adapters. The images
     equal those of one device.
     """

@@ -13,7 +13,7 @@ from models import registry
 from models.interface.pipeline import Pipeline, PyTree
 from models.parallel.axis_rules import Layout
 from tests.parallel.layouts import layout, modulation_arguments
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
 

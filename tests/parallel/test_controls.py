@@ -9,9 +9,9 @@ import pytest
 
 from models.interface.pipeline import Pipeline
 from tests.families.suite import EVERY, loaded
-from tests.families.test_company import begun, drawn, mixed, presets, stepped
+from tests.families.test_batch_invariance import begun, drawn, mixed, presets, stepped
 from tests.parallel.layouts import layout
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from workers.engine.engine import Engine
 from workers.programs.batch_sizes import exact
 
@@ -54,7 +54,7 @@ SWAPPED = ((0, 3, 2, 1), (2, 1, 0, 3))
 """Orders of four rows: two rows keep their position and two change places."""
 
 
-async def test_turns_side_by_side_change_no_bit_of_a_row_that_stays(pipeline: Pipeline) -> None:
+async def test_order_of_parallel_rows_changes_no_bit(pipeline: Pipeline) -> None:
     """Two rows per device: CPU kernels may round by the position on a device."""
     by = layout(data=2)
     engine = Engine(placed(pipeline, by), by, 4, exact(4))

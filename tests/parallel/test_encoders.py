@@ -132,7 +132,7 @@ XXL = {"d_model": 4096, "num_layers": 24, "num_heads": 64, "d_ff": 10240}
     ],
     ids=["T5-XXL", "UMT5-XXL", "CLIP-L"],
 )
-def test_the_published_encoders_lie_by_their_size(kind: Any, config: Any, share: float) -> None:
+def test_published_encoders_are_sharded_by_size(kind: Any, config: Any, share: float) -> None:
     """Published encoders in bfloat16, as abstract shapes only."""
     make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # noqa: E731
     module = rename_axes_by_size(nnx.eval_shape(make))

@@ -40,7 +40,7 @@ class Part(nnx.Module):
 @pytest.mark.parametrize(
     "sizes", [{"tensor": 4}, {"context": 4}, {"cfg": 2, "context": 2, "tensor": 2}], ids=str
 )
-def test_heads_apart_are_those_of_one_device(sizes: dict[str, Any]) -> None:
+def test_sharded_heads_match_one_device(sizes: dict[str, Any]) -> None:
     graph, state = nnx.split(Part(nnx.Rngs(0)))
     x = jax.random.normal(jax.random.key(1), (2, int(np.prod(GRID)), WIDTH))
     by = layout(**sizes)

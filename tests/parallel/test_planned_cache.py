@@ -96,7 +96,7 @@ def test_rows_of_one_program_follow_their_own_plans(
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=str)
-def test_a_layout_draws_what_one_device_draws(
+def test_layout_matches_one_device(
     sizes: dict[str, int], pipeline: Pipeline, pair: Any, one_device: Draw
 ) -> None:
     outputs = drawn(pipeline, layout(**sizes), *pair)(*pair)

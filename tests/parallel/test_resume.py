@@ -31,7 +31,7 @@ def engine(folder: Path, **sizes: int) -> Engine:
     return Engine(pipeline, sharded, slots=1)
 
 
-async def test_another_layout_goes_on(folder: Path) -> None:
+async def test_resume_on_another_layout(folder: Path) -> None:
     four, single = engine(folder, context=4), engine(folder)
     try:
         uninterrupted, snapshot = await disturbed_at(3, four, FIELDS, {})

@@ -150,7 +150,7 @@ def test_each_device_has_its_share_of_the_work(
     assert share * 0.95 <= part <= share * 1.3
 
 
-def test_weights_lie_in_eighths(family: str, whole: Compiled) -> None:
+def test_weights_are_split_into_eighths(family: str, whole: Compiled) -> None:
     part = compiled(family, fsdp=8).memory_analysis().argument_size_in_bytes
     assert part < 0.2 * whole.memory_analysis().argument_size_in_bytes
 

@@ -18,7 +18,7 @@ from models.parallel.axis_rules import Layout
 from models.parallel.trace_options import TraceOptions
 from models.spec.quality_presets import Quality, StepCache
 from tests.parallel.layouts import layout, modulation_arguments
-from tests.parallel.place import placed
+from tests.parallel.placed_pipeline import placed
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
 from workers.programs.row_tree import row_shardings
@@ -101,7 +101,7 @@ def residuals_changed(rows: list[PyTree]) -> list[bool]:
     return [True, *(not np.array_equal(a, b) for a, b in itertools.pairwise(residuals))]
 
 
-def test_a_row_among_others_is_drawn_as_it_would_be_among_any(
+def test_batched_row_is_independent_of_other_rows(
     prepare: Callable[..., PreparedRow], first_rows: Any, pair: Any, one_device: Draw
 ) -> None:
     """The other image is exact, because no part of it is skipped."""
@@ -115,7 +115,7 @@ def test_a_row_among_others_is_drawn_as_it_would_be_among_any(
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_leaves_out_what_one_device_leaves_out(
+def test_layout_skips_the_same_steps_as_one_device(
     name: str, flux: Pipeline, pair: Any, one_device: Draw
 ) -> None:
     outputs = drawn(flux, layout(**LAYOUTS[name]), *pair)(*pair)
@@ -126,7 +126,7 @@ def test_a_layout_leaves_out_what_one_device_leaves_out(
             assert gap < LATENTS * np.abs(reference["latents"]).max()
 
 
-def test_what_is_kept_lies_in_shares_whatever_the_way_of_the_next_step(
+def test_cached_residuals_stay_sharded_across_layouts(
     flux: Pipeline, prepare: Callable[..., PreparedRow]
 ) -> None:
     """One row on all devices, then two rows in parallel, then one row again.
@@ -228,7 +228,7 @@ def stepped(
         ({"context": 4}, 4, 2, 1),
     ],
 )
-def test_as_few_rows_run_together_as_keep_all_devices_at_work(
+def test_minimum_number_of_parallel_rows(
     sizes: dict[str, int], rows: int, prompts: int, expected: int
 ) -> None:
     with TraceOptions(layout(**sizes)).active():

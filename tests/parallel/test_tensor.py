@@ -100,7 +100,7 @@ def test_a_block_over_eight_devices_is_the_block_of_one(
     assert share * 0.95 < work < share * 1.2
 
 
-def test_a_norm_of_groups_that_lie_apart_asks_nobody() -> None:
+def test_sharded_group_norm_needs_no_communication() -> None:
     """The only communication is two sums of outputs: the second convolution's and its
     shortcut's.
     """

@@ -129,7 +129,7 @@ def decibels(output: np.ndarray, expected: np.ndarray) -> float:
     ],
     ids=str,
 )
-def test_a_picture_over_eight_devices_is_the_picture_of_one(
+def test_vae_on_eight_devices_matches_one_device(
     name: str, sides: tuple[int, int], sizes: dict[str, int], call: str
 ) -> None:
     """No device has much more than an eighth of the work or of the memory."""
@@ -153,7 +153,7 @@ def test_a_picture_over_eight_devices_is_the_picture_of_one(
     ],
     ids=str,
 )
-def test_the_largest_share_is_as_small_as_it_gets(
+def test_image_axes_minimize_the_largest_share(
     sides: tuple[int, int], sizes: dict[str, int], rows: MeshAxes, columns: MeshAxes
 ) -> None:
     assert choose_image_axes(layout(**sizes), *sides) == (rows, columns)

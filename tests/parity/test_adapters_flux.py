@@ -268,7 +268,7 @@ ASKED = {**REQUEST, "guidance_scale": GUIDANCE, "seed": SEED}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_draws_what_diffusers_draws(
+def test_every_file_format_matches_diffusers(
     form: str,
     actual: AtelierRunner,
     files: dict[str, tuple[Path, Path]],
@@ -291,7 +291,9 @@ def test_alphas_of_metadata(
     )
 
 
-def test_the_adapter_shows(reference: Any, expected: Callable[[str], np.ndarray]) -> None:
+def test_missing_adapter_breaks_parity(
+    reference: Any, expected: Callable[[str], np.ndarray]
+) -> None:
     bare = diffusers_pixels(reference, [], run)
     for form in FORMS:
         assert psnr_db(expected(form), bare) < 40, "the adapter must change the image"
@@ -352,7 +354,7 @@ WRONG: dict[str, Callable[[Changes, Changes], Tensors]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_reading_fails_by_far(
+def test_wrong_interpretation_breaks_parity(
     wrong: str,
     actual: AtelierRunner,
     fused: Changes,

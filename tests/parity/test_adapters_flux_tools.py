@@ -136,7 +136,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
         ("kontext, odd", "both"),
     ],
 )
-def test_an_adapter_draws_what_diffusers_draws(
+def test_adapter_matches_diffusers(
     name: str,
     made_for: str,
     tools: Mapping[str, Tool],
@@ -152,7 +152,7 @@ def test_an_adapter_draws_what_diffusers_draws(
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if "odd" in name])
-def test_another_strength_or_adapter_fails_by_far(
+def test_other_scale_or_adapter_breaks_parity(
     name: str, tools: Mapping[str, Tool], tmp_path: Path
 ) -> None:
     tool = tools[name]
@@ -179,9 +179,7 @@ def test_the_authors_name_of_the_input_layer(tools: Mapping[str, Tool], tmp_path
     assert psnr_db(first, tool.drawn([])) < 40
 
 
-def test_zeros_in_front_of_the_latents_fail_by_far(
-    tools: Mapping[str, Tool], tmp_path: Path
-) -> None:
+def test_prepended_zeros_break_parity(tools: Mapping[str, Tool], tmp_path: Path) -> None:
     """The layer's last inputs belong to the control image."""
     tool = tools["control"]
     changes = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
@@ -206,7 +204,7 @@ def test_a_file_that_widens_the_input_is_refused(tools: Mapping[str, Tool], tmp_
         inspect(file, names)
 
 
-def test_a_tools_adapter_is_not_for_one_that_sees_even_more(
+def test_adapter_of_a_tool_is_rejected_by_a_wider_one(
     tools: Mapping[str, Tool], tmp_path: Path
 ) -> None:
     file = write(peft({"transformer": tools["control"].changes}), tmp_path / "a.safetensors")

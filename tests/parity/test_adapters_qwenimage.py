@@ -51,5 +51,5 @@ def test_a_file_of_each_form(form: str, trained: TrainedAdapter, record_property
     trained.assert_same(form, record_property)
 
 
-def test_without_it_and_turned_it_is_far(trained: TrainedAdapter) -> None:
+def test_missing_or_transposed_adapter_breaks_parity(trained: TrainedAdapter) -> None:
     trained.assert_far_without()

@@ -206,7 +206,7 @@ def expected(reference: Any, files: dict[str, Path]) -> Callable[[str], np.ndarr
 
 
 @pytest.mark.parametrize("form", [*FORMS, "PEFT, alphas in metadata"])
-def test_every_form_draws_what_diffusers_draws(
+def test_every_file_format_matches_diffusers(
     form: str,
     actual: AtelierRunner,
     files: dict[str, Path],
@@ -220,7 +220,9 @@ def test_every_form_draws_what_diffusers_draws(
     )
 
 
-def test_the_adapter_shows(reference: Any, expected: Callable[[str], np.ndarray]) -> None:
+def test_missing_adapter_breaks_parity(
+    reference: Any, expected: Callable[[str], np.ndarray]
+) -> None:
     plain = diffusers_pixels(reference, [], run)
     assert psnr_db(expected("PEFT"), plain) < 40, "the adapter must change the image"
 
@@ -307,7 +309,7 @@ def spoiled(parts: dict[str, Changes], wrong: str) -> Tensors:
         "windows turned",
     ],
 )
-def test_a_wrong_reading_fails_by_far(
+def test_wrong_interpretation_breaks_parity(
     wrong: str,
     actual: AtelierRunner,
     parts: dict[str, Changes],

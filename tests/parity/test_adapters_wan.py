@@ -196,7 +196,7 @@ def files(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_draws_what_diffusers_draws(
+def test_every_file_format_matches_diffusers(
     form: str, pairs: Callable[[str], Pair], files: dict[str, Path], record_property: Any
 ) -> None:
     pair, lora = pairs("2.1"), LoadedAdapter(files[form])
@@ -219,7 +219,7 @@ def test_alphas_of_metadata(
     assert_same(pair.found(lora), pair.run_diffusers(lora), record_property)
 
 
-def test_a_bias_alone_that_diffusers_leaves_out(
+def test_bias_without_matrices_is_applied(
     pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
 ) -> None:
     """diffusers' converter drops the time projection's bias if the file has no matrices for it."""
@@ -311,7 +311,7 @@ WRONG: dict[str, Callable[[Changes], Tensors]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_reading_fails_by_far(
+def test_wrong_interpretation_breaks_parity(
     wrong: str, pairs: Callable[[str], Pair], files: dict[str, Path], tmp_path: Path
 ) -> None:
     pair = pairs("2.1")
@@ -323,7 +323,7 @@ def test_a_wrong_reading_fails_by_far(
 
 
 @pytest.mark.parametrize("part", ["diff_b", "head.head"])
-def test_a_difference_left_out_fails_by_far(
+def test_missing_difference_breaks_parity(
     part: str, pairs: Callable[[str], Pair], files: dict[str, Path], tmp_path: Path
 ) -> None:
     pair, form = pairs("2.1"), "the authors' names, differences"

@@ -157,7 +157,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
 class Result:
     latents: list[np.ndarray]
     """Latents after each step, packed."""
-    picture: np.ndarray
+    image: np.ndarray
 
 
 def run_diffusers(
@@ -205,17 +205,16 @@ def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
 
 def assert_same(output: Result, expected: Result, record: Any) -> None:
     steps = [relative(a, b) for a, b in zip(output.latents, expected.latents, strict=True)]
-    levels = np.abs(output.picture.astype(int) - expected.picture)
+    levels = np.abs(output.image.astype(int) - expected.image)
     record("latents_relative", max(steps))
-    record("psnr_db", psnr_db(output.picture, expected.picture))
+    record("psnr_db", psnr_db(output.image, expected.image))
     print(
-        f"latents {max(steps):.1e}, {psnr_db(output.picture, expected.picture):.1f} dB,"
-        f" {levels.max()}"
+        f"latents {max(steps):.1e}, {psnr_db(output.image, expected.image):.1f} dB, {levels.max()}"
     )
     assert max(steps) <= RELATIVE, steps
-    assert psnr_db(output.picture, expected.picture) >= PSNR_DB
+    assert psnr_db(output.image, expected.image) >= PSNR_DB
     assert levels.max() <= GREY_LEVELS
-    assert expected.picture.std() > 10, "a flat image proves nothing"
+    assert expected.image.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -238,7 +237,7 @@ def test_image_to_image(
     assert_same(result, run_diffusers(pair.diffusers, request, PICTURE), record_property)
 
 
-def test_the_plain_loop_draws_the_same(pairs: Mapping[str, Pair]) -> None:
+def test_plain_loop_matches_the_pipeline(pairs: Mapping[str, Pair]) -> None:
     """The loop compiles its own programs and gives the same latents bit for bit."""
     programs = pairs["no attention in the VAE, static shift"].atelier
     prepared = programs.pipeline.prepare(BASE | REQUESTS["true cfg"], {})
@@ -268,7 +267,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
-def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["dev"], BASE | REQUESTS["defaults"]
     damaged = without(pair.atelier.pipeline.weights, path)
     assert_far(
@@ -276,7 +275,7 @@ def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str,
     )
 
 
-def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: Path) -> None:
+def test_swapped_rope_axis_breaks_parity(pairs: Mapping[str, Pair], tmp_path: Path) -> None:
     folder = shutil.copytree(pairs["dev"].folder, tmp_path / "swapped")
     file = folder / "transformer/config.json"
     config = json.loads(file.read_text())
@@ -293,4 +292,4 @@ def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: P
 def assert_far(output: Result, expected: Result) -> None:
     """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
     assert max(map(relative, output.latents, expected.latents)) > 10 * RELATIVE
-    assert psnr_db(output.picture, expected.picture) < PSNR_DB - 10
+    assert psnr_db(output.image, expected.image) < PSNR_DB - 10

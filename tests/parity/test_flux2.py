@@ -194,7 +194,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
-def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["negative prompt"]
     damaged = zeroed(pair.atelier.pipeline.weights, *path)
     assert_far(
@@ -214,7 +214,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_a_wrong_row_fails_by_far(
+def test_wrong_row_breaks_parity(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["negative prompt"]

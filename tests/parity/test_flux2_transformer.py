@@ -112,7 +112,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     reference = flux2_transformer(3, **ODD)
     damaged = run_atelier(reference, tmp_path)
     leaf: Any = damaged
@@ -125,7 +125,7 @@ def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("eps", 1e-6), ("rope_theta", 10_000), ("axes_dims_rope", (4, 2, 6, 2))]
 )
-def test_a_wrong_config_bites(field: str, value: Any, tmp_path: Path) -> None:
+def test_wrong_config_breaks_parity(field: str, value: Any, tmp_path: Path) -> None:
     reference = flux2_transformer(3, **ODD)
     expected = run_diffusers(reference, ODD)
     reference.register_to_config(**{field: value})

@@ -200,7 +200,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property: Any) -> None:
+def test_controls_match_diffusers(pairs: Pairs, case: Case, record_property: Any) -> None:
     pair = pairs(case.checkpoint)
     assert_same(pair.result(case), pair.run_diffusers(case), record_property)
 
@@ -217,12 +217,12 @@ def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property
     ],
     ids=["one is left out", "a step more", "weaker", "another", "another mode", "odd, another"],
 )
-def test_other_controls_fail_by_far(pairs: Pairs, name: str, control: Any) -> None:
+def test_other_controls_break_parity(pairs: Pairs, name: str, control: Any) -> None:
     case = CASES[name]
     pair = pairs(case.checkpoint)
     wrong, expected = pair.result(replace(case, control=control)), pair.run_diffusers(case)
     worst = max(relative(a, b) for a, b in zip(wrong.latents, expected.latents, strict=True))
-    decibels = psnr_db(wrong.picture, expected.picture)
+    decibels = psnr_db(wrong.image, expected.image)
     print(f"latents {worst:.1e}, {decibels:.1f} dB")
     assert worst > 10 * RELATIVE
     assert decibels < PSNR_DB

@@ -187,7 +187,7 @@ def run_atelier(
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("case", CASES)
-def test_images_as_prompts_draw_what_diffusers_draws(
+def test_image_prompts_match_diffusers(
     pairs: Mapping[str, Pair], case: str, request_name: str, record_property: Any
 ) -> None:
     pair, request = pairs[case], REQUESTS[request_name]
@@ -233,12 +233,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("spoil", WRONG)
-def test_a_wrong_reading_of_the_images_shows(
+def test_wrong_interpretation_of_the_images_breaks_parity(
     pairs: Mapping[str, Pair], spoil: Callable[[PyTree], PyTree]
 ) -> None:
     pair, request = pairs["dev"], REQUESTS[WRONG[spoil]]
     spoiled, expected = run_atelier(pair, request, spoil), run_diffusers(pair, request)
     gap = max(map(relative, spoiled.latents, expected.latents))
-    print(f"{gap:.1e}, {psnr_db(spoiled.picture, expected.picture):.1f} dB")
+    print(f"{gap:.1e}, {psnr_db(spoiled.image, expected.image):.1f} dB")
     assert gap > 10 * RELATIVE
-    assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10
+    assert psnr_db(spoiled.image, expected.image) < PSNR_DB - 10

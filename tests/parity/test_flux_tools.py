@@ -227,7 +227,7 @@ def run_atelier(
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("variant", ["", ", odd"])
-def test_a_tool_draws_what_diffusers_draws(
+def test_tools_match_diffusers(
     pairs: Mapping[str, Pair], request_name: str, variant: str, record_property: Any
 ) -> None:
     request = REQUESTS[request_name]
@@ -280,7 +280,9 @@ WRONG: dict[str, tuple[str, Callable[[PyTree], PyTree]]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_reading_of_the_images_shows(pairs: Mapping[str, Pair], wrong: str) -> None:
+def test_wrong_interpretation_of_the_images_breaks_parity(
+    pairs: Mapping[str, Pair], wrong: str
+) -> None:
     name, spoil = WRONG[wrong]
     pair, request = pairs[name], REQUESTS[name]
     spoiled, expected = (
@@ -288,4 +290,4 @@ def test_a_wrong_reading_of_the_images_shows(pairs: Mapping[str, Pair], wrong: s
         run_diffusers(pair.diffusers, request),
     )
     assert max(map(relative, spoiled.latents, expected.latents)) > 10 * RELATIVE
-    assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10
+    assert psnr_db(spoiled.image, expected.image) < PSNR_DB - 10

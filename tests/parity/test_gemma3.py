@@ -129,7 +129,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
+def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
     reference = gemma3(3, **ODD)
     reference.save_pretrained(tmp_path)
     damaged = run_atelier(tmp_path)
@@ -154,7 +154,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_wrong_config_bites(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_wrong_config_breaks_parity(tmp_path: Path, change: dict[str, Any]) -> None:
     reference = gemma3(3)
     reference.save_pretrained(tmp_path)
     file = tmp_path / "config.json"

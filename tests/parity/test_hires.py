@@ -62,7 +62,7 @@ class Kind:
 class TwoPassResult:
     latents: list[np.ndarray]
     """Latents after each step of both passes."""
-    picture: np.ndarray
+    image: np.ndarray
     between: np.ndarray | None = None
     """Image of the first pass, if it was decoded."""
 
@@ -193,7 +193,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_passes_draw_what_diffusers_two_pipelines_draw(
+def test_two_passes_match_diffusers(
     pairs: Callable[[str], Pair], kind: str, case: str, record_property: Any
 ) -> None:
     result, expected = pairs(kind).run_atelier(CASES[case]), pairs(kind).run_diffusers(CASES[case])
@@ -205,17 +205,17 @@ def test_two_passes_draw_what_diffusers_two_pipelines_draw(
     gaps = [
         relative(a, b) for a, b in zip(from_reference_image.latents, expected.latents, strict=True)
     ]
-    levels = np.abs(result.picture.astype(int) - expected.picture).max()
+    levels = np.abs(result.image.astype(int) - expected.image).max()
     record_property("latents_relative", max(gaps))
-    record_property("psnr_db", psnr_db(result.picture, expected.picture))
-    print(f"latents {max(gaps):.1e}, {psnr_db(result.picture, expected.picture):.1f} dB, {levels}")
+    record_property("psnr_db", psnr_db(result.image, expected.image))
+    print(f"latents {max(gaps):.1e}, {psnr_db(result.image, expected.image):.1f} dB, {levels}")
     assert max(gaps) <= EXACT.relative, gaps
-    assert psnr_db(result.picture, expected.picture) >= EXACT.psnr_db
+    assert psnr_db(result.image, expected.image) >= EXACT.psnr_db
     assert levels <= EXACT.grey_levels
-    assert expected.picture.std() > 10, "a flat image proves nothing"
+    assert expected.image.std() > 10, "a flat image proves nothing"
 
 
-def test_latents_at_other_places_fail_by_far(
+def test_shifted_latents_break_parity(
     pairs: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wrong positions are those of the nearest pixel."""
@@ -231,4 +231,4 @@ def test_latents_at_other_places_fail_by_far(
     monkeypatch.setattr(image_start, "resized", nearest)
     result = pair.run_atelier(case)
     assert max(map(relative, result.latents, expected.latents)) > 10 * EXACT.relative
-    assert psnr_db(result.picture, expected.picture) < EXACT.psnr_db - 10
+    assert psnr_db(result.image, expected.image) < EXACT.psnr_db - 10

@@ -199,7 +199,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_a_wrong_row_fails_by_far(
+def test_wrong_row_breaks_parity(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, (_, more) = pairs["2.3"], REQUESTS["2.3, all guidance"]
@@ -217,13 +217,15 @@ def test_a_wrong_row_fails_by_far(
         ({"max_sequence_length": 50}, "max_sequence_length: must be a multiple of 12"),
     ],
 )
-def test_what_is_refused(pairs: Mapping[str, Pair], more: dict[str, Any], named: str) -> None:
+def test_invalid_requests_are_rejected(
+    pairs: Mapping[str, Pair], more: dict[str, Any], named: str
+) -> None:
     pipeline = pairs["2.3"].atelier.pipeline
     with pytest.raises(RequestError, match=named):
         pipeline.prepare({**pipeline.spec.defaults, **BASE, **more}, {})
 
 
-def test_what_has_no_effect_is_told(pairs: Mapping[str, Pair]) -> None:
+def test_unused_negative_prompt_is_a_warning(pairs: Mapping[str, Pair]) -> None:
     pipeline = pairs["2.3"].atelier.pipeline
     fields = {**pipeline.spec.defaults, **BASE, **UNGUIDED, "negative_prompt": "a star"}
     (warning,) = pipeline.prepare(fields, {}).warnings

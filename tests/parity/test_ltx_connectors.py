@@ -101,7 +101,7 @@ BITES = {
 
 
 @pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
-def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(config: Config, path: str, tmp_path: Path) -> None:
     reference = connectors(3, **config)
     damaged = run_atelier(reference, tmp_path)
     leaf = flat_parameters(damaged)[path]
@@ -117,7 +117,7 @@ def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> Non
     [{"rope_type": "interleaved"}, {"connector_rope_base_seq_len": 65}, {"rope_theta": 9e3}],
     ids=str,
 )
-def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     reference = connectors(3, **CONNECTORS)
     expected = run_diffusers(reference, CONNECTORS)
     reference.register_to_config(**change)

@@ -64,7 +64,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     """The array is reversed, because a norm would undo another scale."""
     reference = latent_upsampler(7, **UPSAMPLER)
     damaged, latents = run_atelier(reference, tmp_path), drawn(1, 2, 3, 4, UPSAMPLER["in_channels"])
@@ -75,7 +75,7 @@ def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
     )
 
 
-def test_another_blur_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_blur_breaks_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from models.ltx import latent_upsampler as network
 
     reference = latent_upsampler(7, **VARIANTS["by 1.5"])

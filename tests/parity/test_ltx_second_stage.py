@@ -157,13 +157,13 @@ def test_two_stages(
     pair = pairs[checkpoint]
     fields = asked(pair, checkpoint)
     result, expected = run_atelier(pair, fields, image), run_diffusers(pair, fields, image)
-    assert result.picture.shape[1:3] == (2 * fields["height"], 2 * fields["width"])
+    assert result.image.shape[1:3] == (2 * fields["height"], 2 * fields["width"])
     assert len(result.latents) == 2 * (fields["num_inference_steps"] + 3)
     assert_alike(result, expected, record_property)
 
 
 @pytest.mark.parametrize("wrong", ["sigmas", "noise"])
-def test_another_second_stage_fails_by_far(
+def test_other_second_stage_breaks_parity(
     pairs: Mapping[str, Pair], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wrong variants: sigmas shifted twice, or noise in the order of the first stage."""

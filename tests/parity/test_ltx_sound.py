@@ -128,7 +128,7 @@ def test_sound_of_latents(
     assert error(sound[1:], np.asarray(single)) < RELATIVE  # independent of the other rows
 
 
-def test_stored_in_half_precision_it_is_computed_in_float32(tmp_path: Path) -> None:
+def test_half_precision_weights_are_computed_in_float32(tmp_path: Path) -> None:
     references = (
         tiny_ltx.audio_vae(3, **tiny_ltx.AUDIO_VAE),
         tiny_ltx.vocoder(4, **tiny_ltx.EXTENDED),
@@ -159,7 +159,7 @@ MEL_BITES = {
 
 
 @pytest.mark.parametrize("path", MEL_BITES.values(), ids=MEL_BITES)
-def test_a_changed_array_of_the_decoder_bites(path: str, tmp_path: Path) -> None:
+def test_changed_decoder_array_breaks_parity(path: str, tmp_path: Path) -> None:
     reference = tiny_ltx.audio_vae(3, **tiny_ltx.AUDIO_VAE)
     damaged, latents = atelier_vae(reference, tmp_path), drawn(2, TOKENS, 12)
     leaf = flat_parameters(damaged)[path]
@@ -181,7 +181,7 @@ VOCODER_BITES = {
 
 
 @pytest.mark.parametrize("path", VOCODER_BITES.values(), ids=VOCODER_BITES)
-def test_a_changed_array_of_the_vocoder_bites(path: str, tmp_path: Path) -> None:
+def test_changed_vocoder_array_breaks_parity(path: str, tmp_path: Path) -> None:
     reference = tiny_ltx.vocoder(3, **tiny_ltx.EXTENDED)
     mel = drawn(1, 2, TOKENS, 16)
     with torch.no_grad():
@@ -198,7 +198,7 @@ def test_a_changed_array_of_the_vocoder_bites(path: str, tmp_path: Path) -> None
     [{"act_fn": "snake"}, {"final_act_fn": None}, {"resnet_dilations": [[1, 3, 2]]}],
     ids=str,
 )
-def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     config_values = {**tiny_ltx.VOCODER_ODD, "act_fn": "snakebeta"}
     reference = tiny_ltx.vocoder(3, **config_values)
     mel = 3 * drawn(1, 1, TOKENS, 21)

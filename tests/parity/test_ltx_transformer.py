@@ -171,7 +171,7 @@ BITES = {
 
 
 @pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
-def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(config: Config, path: str, tmp_path: Path) -> None:
     reference = transformer(3, **config)
     damaged = run_atelier(reference, tmp_path)
     leaf = flat_parameters(damaged)[path]
@@ -193,7 +193,7 @@ def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     reference = transformer(3, **TRANSFORMER_ODD)
     expected = run_diffusers(reference, TRANSFORMER_ODD, SIGMAS)
     reference.register_to_config(**change)

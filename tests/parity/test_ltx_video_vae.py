@@ -130,7 +130,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     reference = video_vae(3, **LIKE_2)
     damaged, latents = run_atelier(reference, tmp_path), latents_of(LIKE_2)
     leaf = flat_parameters(damaged)[path]
@@ -148,7 +148,7 @@ def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     reference = video_vae(3, **LIKE_2)
     latents = latents_of(LIKE_2)
     expected = decoded(reference, latents)

@@ -181,7 +181,7 @@ def test_sdxl_weighs_as_published(pair: Pair, prompt: str, chunks: Sequence[Chun
 
 @pytest.mark.parametrize("wrong", [without_the_mean, one_token_late], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("name", ["a word", "brackets", "more than a chunk"])
-def test_wrong_weights_fail_by_far(pair: Pair, name: str, wrong: Emphasis) -> None:
+def test_wrong_weights_break_parity(pair: Pair, name: str, wrong: Emphasis) -> None:
     prompt, chunks = CASES[name]
     embeds, _ = pair.run_diffusers(chunks, wrong)
     row = pair.run_atelier(prompt=prompt, guidance_scale=1.0)
@@ -201,7 +201,7 @@ def test_wrong_weights_fail_by_far(pair: Pair, name: str, wrong: Emphasis) -> No
         ),
     ],
 )
-def test_wrong_chunks_fail_by_far(pair: Pair, name: str, wrong: Sequence[Chunk]) -> None:
+def test_wrong_chunks_break_parity(pair: Pair, name: str, wrong: Sequence[Chunk]) -> None:
     embeds, _ = pair.run_diffusers(wrong)
     output = pair.run_atelier(prompt=CASES[name][0], guidance_scale=1.0)["prompt_embeds"][0]
     assert len(output) != len(embeds) or relative(output, embeds) > FAR
@@ -233,7 +233,7 @@ def test_the_shorter_of_two_prompts_is_repeated(pair: Pair) -> None:
     assert relative(row["pooled_embeds"][0], pooled) < RELATIVE
 
 
-def test_an_absent_negative_prompt_stays_silent_beside_chunks(pair: Pair) -> None:
+def test_absent_negative_prompt_is_zero_with_chunks(pair: Pair) -> None:
     row = pair.run_atelier(prompt="(red) BREAK star", negative_prompt=None)
     assert row["prompt_embeds"].shape[:2] == (2, 2 * (WORDS + 2))
     assert not np.asarray(row["prompt_embeds"][1]).any()
@@ -248,7 +248,7 @@ def test_the_second_encoders_own_text_gets_empty_chunks(pair: Pair) -> None:
     assert relative(row["pooled_embeds"][0], pooled.numpy()) < RELATIVE
 
 
-def test_the_unet_draws_diffusers_image_of_the_published_embeddings(pair: Pair) -> None:
+def test_published_embeddings_match_diffusers(pair: Pair) -> None:
     prompt, chunks = CASES["a break"]
     fields = BASE | {"prompt": prompt, "negative_prompt": "(blue:1.5)", "guidance_scale": 4.0}
     embeds, pooled = pair.run_diffusers(chunks)
@@ -272,7 +272,7 @@ def test_the_unet_draws_diffusers_image_of_the_published_embeddings(pair: Pair) 
     assert relative(row["latents"], latents) < EXACT.relative
 
 
-def test_a_repeated_prompt_is_seen_as_one(pair: Pair) -> None:
+def test_repeated_prompt_changes_only_the_rounding(pair: Pair) -> None:
     """Prompts of different lengths need no masks, because copies change only the rounding."""
     unet = pair.reference.unet
     embeds, pooled = (torch.tensor(array)[None] for array in pair.run_diffusers([[("red", 1.1)]]))

@@ -110,7 +110,7 @@ def test_tokens_are_multiplied(pair: Pair, name: str) -> None:
     assert relative(row["prompt_embeds"][1], pair.run_diffusers([("star", 1 / 1.1)])) < RELATIVE
 
 
-def test_wrong_readings_fail_by_far(pair: Pair) -> None:
+def test_wrong_interpretations_break_parity(pair: Pair) -> None:
     row = pair.run_atelier(prompt=CASES["a word"][0])["prompt_embeds"][0]
     right = pair.run_diffusers(CASES["a word"][1])
     plain = pair.run_diffusers([("a red circle", 1)])
@@ -124,7 +124,7 @@ def test_wrong_readings_fail_by_far(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["flux"], indirect=True)
-def test_clips_pooled_text_has_no_weights(pair: Pair) -> None:
+def test_pooled_clip_text_has_no_weights(pair: Pair) -> None:
     assert pair.clip is not None
     tokenizer, clip = pair.clip
     ids = tokenizer("a red circle", padding="max_length", return_tensors="pt")["input_ids"]
@@ -160,7 +160,7 @@ def test_weighted_prompts_share_the_steps_of_plain_ones(pair: Pair) -> None:
     assert next(rows) == next(rows)
 
 
-def test_a_prompt_that_is_cut_or_broken_is_told(pair: Pair) -> None:
+def test_truncated_or_broken_prompt_is_a_warning(pair: Pair) -> None:
     prepared = pair.prepare(prompt="(star:1.2) BREAK " + "a red circle " * 6)
     (cut,) = [warning for warning in prepared.warnings if "T5 reads" in warning.message]
     assert cut.field == "prompt"

@@ -107,7 +107,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
+def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
     reference = qwen25(3, **ODD)
     reference.save_pretrained(tmp_path)
     damaged = run_atelier(tmp_path)
@@ -120,7 +120,7 @@ def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     )
 
 
-def test_causality_and_the_base_of_positions_bite(tmp_path: Path) -> None:
+def test_wrong_causality_or_rope_base_breaks_parity(tmp_path: Path) -> None:
     reference = qwen25(3)
     reference.save_pretrained(tmp_path)
     expected = read(run_diffusers(reference))

@@ -137,7 +137,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
+def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
     reference = qwen3(3, **ODD)
     reference.save_pretrained(tmp_path)
     damaged = run_atelier(tmp_path, (-2,))
@@ -148,7 +148,7 @@ def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     assert error(run(damaged, tokens(), mask()), run_diffusers(reference, (-2,))) > 10 * TOLERANCE
 
 
-def test_causality_and_the_mask_bite(tmp_path: Path) -> None:
+def test_wrong_causality_or_mask_breaks_parity(tmp_path: Path) -> None:
     """The reference is matched only with causality and the mask."""
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)

@@ -91,7 +91,7 @@ def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_prope
 
 
 @pytest.mark.parametrize("path", ["decoder.norm_out.gamma", "post_quant_conv.bias"])
-def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
+def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     original = reference("odd, with four colours")
     network = converted(original, tmp_path)
     leaf: Any = network

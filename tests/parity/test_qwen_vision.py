@@ -89,7 +89,7 @@ BITES = {
 
 
 @pytest.mark.parametrize("path", BITES.values(), ids=BITES)
-def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
+def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
     reference = qwen25(3, vision=ODD)
     reference.save_pretrained(tmp_path)
     grid, damaged = GRIDS["odd"], tower(tmp_path)
@@ -102,7 +102,7 @@ def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
     assert error(encoded(damaged, patches, grid), expected) > 10 * TOLERANCE
 
 
-def test_windows_that_see_everything_bite(tmp_path: Path) -> None:
+def test_wrong_windows_break_parity(tmp_path: Path) -> None:
     """Includes full-attention layers that are windowed by mistake."""
     reference = qwen25(3)
     grid = GRIDS["published kind"]
@@ -207,7 +207,7 @@ def test_a_processor_as_transformers_5_writes_it(tmp_path: Path) -> None:
     assert QwenPreprocessor.read(tmp_path).patch_size == 6
 
 
-def test_what_is_not_served(tmp_path: Path) -> None:
+def test_unsupported_preprocessing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no preprocessor_config"):
         QwenPreprocessor.read(tmp_path)
     with pytest.raises(ValueError, match="patch_size"):

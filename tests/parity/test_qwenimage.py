@@ -165,7 +165,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
-def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
     damaged = zeroed(pair.atelier.pipeline.weights, *path)
     assert_far(
@@ -187,7 +187,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_a_wrong_row_fails_by_far(
+def test_wrong_row_breaks_parity(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
@@ -195,7 +195,7 @@ def test_a_wrong_row_fails_by_far(
     assert_far(result, run_diffusers(pair.diffusers, request))
 
 
-def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> None:
+def test_missing_guidance_norms_break_parity(pairs: Mapping[str, Pair]) -> None:
     pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
     with coarse.compiled():
         damaged = registry.load("lame", str(pair.folder), "float32", {})
@@ -208,7 +208,7 @@ def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> N
     )
 
 
-def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
+def test_caption_padding_has_no_effect(pairs: Mapping[str, Pair]) -> None:
     """Neither the padding's content nor its length affects the latents."""
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
     plain = run_atelier(pair.atelier, request)
@@ -224,7 +224,7 @@ def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
     [({"num_inference_steps": 1}, "num_inference_steps"), ({"sigmas": [1.0]}, "sigmas")],
     ids=str,
 )
-def test_one_step_of_a_stretched_schedule_is_refused(
+def test_single_step_of_a_stretched_schedule_is_rejected(
     pairs: Mapping[str, Pair], request_fields: dict[str, Any], named: str
 ) -> None:
     """diffusers divides zero by zero there. An unstretched schedule supports one step."""

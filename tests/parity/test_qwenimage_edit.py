@@ -159,14 +159,14 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
-def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair = pairs["published"]
     damaged = zeroed(pair.atelier.pipeline.weights, *path)
     expected = run_diffusers(pair.diffusers, BASE, PICTURE)
     assert_far(run_atelier(pair.atelier, BASE, PICTURE, weights=damaged), expected)
 
 
-def test_a_reference_that_is_not_seen_fails_by_far(pairs: Mapping[str, Pair]) -> None:
+def test_missing_reference_breaks_parity(pairs: Mapping[str, Pair]) -> None:
     pair = pairs["published"]
     expected = run_diffusers(pair.diffusers, BASE, PICTURE)
     result = run_atelier(
@@ -178,7 +178,7 @@ def test_a_reference_that_is_not_seen_fails_by_far(pairs: Mapping[str, Pair]) ->
     assert_far(result, expected)
 
 
-def test_what_is_refused_by_name(pairs: Mapping[str, Pair]) -> None:
+def test_invalid_requests_are_named(pairs: Mapping[str, Pair]) -> None:
     pipeline = pairs["published"].atelier.pipeline
     with pytest.raises(RequestError, match="is needed"):
         pipeline.prepare(BASE, {})

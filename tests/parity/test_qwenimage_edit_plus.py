@@ -99,9 +99,7 @@ def test_edits_of_one_image_and_of_three(
     assert_same(run_atelier(pair.atelier, BASE, pictures), expected, record_property)
 
 
-def test_references_at_the_images_time_fail_by_far(
-    pairs: Mapping[str, Pair], tmp_path: Path
-) -> None:
+def test_wrong_reference_timestep_breaks_parity(pairs: Mapping[str, Pair], tmp_path: Path) -> None:
     expected = run_diffusers(pairs["odd"].diffusers, BASE, [*BOTH])
     folder = make_edit(
         tmp_path,
@@ -113,7 +111,7 @@ def test_references_at_the_images_time_fail_by_far(
     assert_far(run_atelier(damaged, BASE, BOTH), expected)
 
 
-def test_images_without_their_names_fail_by_far(pairs: Mapping[str, Pair]) -> None:
+def test_missing_image_labels_break_parity(pairs: Mapping[str, Pair]) -> None:
     pair = pairs["published"]
     expected = run_diffusers(pair.diffusers, BASE, [*BOTH])
     with coarse.compiled():
@@ -133,7 +131,7 @@ def test_published_areas(
     assert_same(run_atelier(pair.atelier, BASE, BOTH), expected, record_property)
 
 
-def test_a_dropped_bias_fails_by_far(pairs: Mapping[str, Pair]) -> None:
+def test_dropped_bias_breaks_parity(pairs: Mapping[str, Pair]) -> None:
     pair = pairs["published"]
     damaged = zeroed(pair.atelier.pipeline.weights, "vision", "merger_out", "bias")
     expected = run_diffusers(pair.diffusers, BASE, [*BOTH])
@@ -147,7 +145,7 @@ def test_a_dropped_bias_fails_by_far(pairs: Mapping[str, Pair]) -> None:
     assert_far(swapped, expected)
 
 
-def test_what_is_refused_by_name(pairs: Mapping[str, Pair]) -> None:
+def test_invalid_requests_are_named(pairs: Mapping[str, Pair]) -> None:
     pipeline = pairs["published"].atelier.pipeline
     narrow = {"image": png(PICTURE), "reference_images.0": png(Image.new("RGB", (9, 3000)))}
     with pytest.raises(RequestError, match="too narrow") as error:

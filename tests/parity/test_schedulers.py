@@ -365,7 +365,7 @@ def check_all(cases: Iterator[Case]) -> None:
 
 
 @pytest.mark.parametrize("name", MATRIX)
-def test_each_option_alone(name: str) -> None:
+def test_each_option_separately(name: str) -> None:
     check_all(one_by_one(name))
 
 
@@ -436,9 +436,7 @@ def test_flow_latents_with_noise_at_every_step() -> None:
 
 @pytest.mark.parametrize("name", MATRIX)
 @pytest.mark.parametrize("other", MATRIX)
-def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
-    name: str, other: str
-) -> None:
+def test_scheduler_from_another_scheduler_s_config(name: str, other: str) -> None:
     """`Other.from_config(scheduler.config)`, with a value for every option of the first
     scheduler.
     """
@@ -479,7 +477,7 @@ WRONG: Mapping[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wish", WRONG.values(), ids=WRONG)
-def test_a_wrong_option_is_far_out(wish: dict[str, Any]) -> None:
+def test_wrong_option_exceeds_the_tolerance(wish: dict[str, Any]) -> None:
     case = Case("DPMSolverMultistepScheduler", {**SDXL, "timestep_spacing": "linspace"}, 20)
     expected = run_diffusers(case)
     assert expected is not None
@@ -512,7 +510,7 @@ class SwappedScheduler:
 
 @pytest.mark.parametrize("what", ["history", "sigmas"])
 @pytest.mark.parametrize("name", ["DPMSolverMultistepScheduler", "UniPCMultistepScheduler"])
-def test_history_in_the_wrong_order_and_late_sigmas_are_far_out(name: str, what: str) -> None:
+def test_wrong_history_and_late_sigmas_exceed_the_tolerance(name: str, what: str) -> None:
     case = Case(name, {**SDXL, "solver_order": 3}, 20)
     expected = run_diffusers(case)
     assert expected is not None

@@ -54,7 +54,7 @@ def test_sigmas_are_bitwise_diffusers(options: dict, steps: int, tokens: int) ->
     np.testing.assert_array_equal(sigmas, reference.sigmas.numpy())
 
 
-def test_one_step_starts_at_one_and_ends_at_zero() -> None:
+def test_single_step_starts_at_one_and_ends_at_zero() -> None:
     """Includes a terminal shift, where the reference divides 0 by 0."""
     for options in OPTIONS.values():
         sigmas = FlowMatchSchedule.from_dict(options).sigmas(1, 256)
@@ -68,7 +68,7 @@ def test_custom_sigmas_are_shifted_too() -> None:
     np.testing.assert_array_equal(sigmas, reference.sigmas.numpy())
 
 
-def test_one_euler_step() -> None:
+def test_single_euler_step() -> None:
     reference = FlowMatchEulerDiscreteScheduler(shift=3.0)
     reference.set_timesteps(sigmas=np.linspace(1.0, 0.25, 4))
     rng = np.random.default_rng(0)
@@ -98,6 +98,6 @@ def test_image_to_image_skips_the_first_steps(steps: int, strength: float, start
         ({"use_karras_sigmas": True, "use_beta_sigmas": True}, "use_beta_sigmas"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(config: dict, named: str) -> None:
+def test_unsupported_config_is_named(config: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         checkpoint_scheduler(config, None)

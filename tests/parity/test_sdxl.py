@@ -64,7 +64,7 @@ TOLD = ("timestep", "input_scale", "guidance_scale", "guidance_rescale")
 class Result:
     latents: list[np.ndarray]
     """Latents after each step, [h, w, c]."""
-    picture: np.ndarray
+    image: np.ndarray
 
 
 AS_USERS = (WORDS["four prompts"], IMAGES["default strength"], MASKS["full strength"])
@@ -239,15 +239,15 @@ def assert_same(pairs: Pairs, case: Case, record: Any) -> None:
     run = pair.as_users if any(case is other for other in AS_USERS) else pair.atelier
     output, expected = run(pair.prepare(case)), pair.run_diffusers(case)
     steps = [relative(a, b) for a, b in zip(output.latents, expected.latents, strict=True)]
-    levels = np.abs(output.picture.astype(int) - expected.picture).max()
-    decibels = psnr_db(output.picture, expected.picture)
+    levels = np.abs(output.image.astype(int) - expected.image).max()
+    decibels = psnr_db(output.image, expected.image)
     record("latents_relative", max(steps))
     record("psnr_db", decibels)
     print(f"latents {max(steps):.1e}, {decibels:.1f} dB, {levels}")
     assert max(steps) <= EXACT.relative, steps
     assert decibels >= EXACT.psnr_db
     assert levels <= EXACT.grey_levels
-    assert expected.picture.std() > 10, "a flat image proves nothing"
+    assert expected.image.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("case", SCHEDULERS.values(), ids=SCHEDULERS)
@@ -283,13 +283,13 @@ def test_refiners(pairs: Pairs, case: Case, record_property: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["aesthetic_score", "negative_aesthetic_score"])
-def test_another_score_fails_by_far(pairs: Pairs, name: str) -> None:
+def test_other_score_breaks_parity(pairs: Pairs, name: str) -> None:
     pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
     default = replace(right, fields={n: v for n, v in right.fields.items() if n != name})
     assert_far(pair.atelier(pair.prepare(default)), pair.run_diffusers(right))
 
 
-def test_a_negative_prompts_crop_that_is_the_prompts_fails_by_far(pairs: Pairs) -> None:
+def test_wrong_negative_crop_breaks_parity(pairs: Pairs) -> None:
     """The crop affects a refiner, but not a base model with an image."""
     name, of_prompt = "negative_crops_coords_top_left", "crops_coords_top_left"
     pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
@@ -317,10 +317,10 @@ def test_the_plain_loop_over_whole_steps(pairs: Pairs) -> None:
 def assert_far(output: Result, expected: Result) -> None:
     """Assert that both bounds are exceeded tenfold, beyond any plausible tolerance."""
     assert max(map(relative, output.latents, expected.latents)) > 10 * EXACT.relative
-    assert psnr_db(output.picture, expected.picture) < EXACT.psnr_db - 10
+    assert psnr_db(output.image, expected.image) < EXACT.psnr_db - 10
 
 
-def test_the_other_encoders_pooled_text_fails_by_far(pairs: Pairs) -> None:
+def test_wrong_pooled_text_breaks_parity(pairs: Pairs) -> None:
     pair = pairs["base"]
     prepared = pair.prepare(Case())
     ids, clip = prepared.inputs["ids"], pair.reference.text_encoder
@@ -334,7 +334,7 @@ def test_the_other_encoders_pooled_text_fails_by_far(pairs: Pairs) -> None:
     assert_far(pair.atelier(prepared, swap), pair.run_diffusers(Case()))
 
 
-def test_the_last_hidden_layer_fails_by_far(pairs: Pairs) -> None:
+def test_last_hidden_layer_breaks_parity(pairs: Pairs) -> None:
     pair = pairs["base"]
     prepared = pair.prepare(Case())
     last = {**prepared.inputs, "layers": np.zeros_like(prepared.inputs["layers"])}
@@ -342,7 +342,7 @@ def test_the_last_hidden_layer_fails_by_far(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("name", ["crops_coords_top_left", "original_size"])
-def test_swapped_coordinates_fail_by_far(pairs: Pairs, name: str) -> None:
+def test_swapped_coordinates_break_parity(pairs: Pairs, name: str) -> None:
     pair, right = pairs["base"], WORDS["sizes"]
     swapped = replace(right, fields={**right.fields, name: right.fields[name][::-1]})
     assert_far(pair.atelier(pair.prepare(swapped)), pair.run_diffusers(right))
@@ -356,7 +356,7 @@ def test_the_guidance_embedding_is_the_references(pairs: Pairs) -> None:
         np.testing.assert_allclose(guidance_embedding(scale, 11), expected[0].numpy(), atol=1e-6)
 
 
-def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pairs) -> None:
+def test_alpha_is_composited_on_white_and_palettes_are_expanded(pairs: Pairs) -> None:
     """diffusers' `load_image` drops alpha instead, and keeps colours that are never visible."""
     pair, right = pairs["base"], MASKS["full strength"]
     alpha = PICTURE.convert("RGBA")
@@ -384,9 +384,7 @@ def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pa
         (Case(fields={"width": 47}), "width"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_its_field(
-    pairs: Pairs, case: Case, named: str
-) -> None:
+def test_invalid_field_is_named(pairs: Pairs, case: Case, named: str) -> None:
     with pytest.raises(RequestError) as error:
         pairs[case.checkpoint].prepare(case)
     assert error.value.field == named

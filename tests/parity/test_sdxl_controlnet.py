@@ -210,7 +210,7 @@ def test_the_same_residuals(pairs: Pairs, layout: str, size: tuple[int, int]) ->
     assert min(residual.std() for residual in expected) > 0.01, "flat residuals prove nothing"
 
 
-def test_another_kind_fails_by_far(pairs: Pairs) -> None:
+def test_other_control_kind_breaks_parity(pairs: Pairs) -> None:
     pair, inputs = pairs("union"), Inputs.draw((4, 4))
     expected = run_diffusers(pair.diffusers, inputs)
     assert relative(run_atelier(pair.atelier, inputs, KIND + 1), expected) > 10 * RELATIVE
@@ -225,14 +225,14 @@ def test_another_kind_fails_by_far(pairs: Pairs) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_variant_fails_by_far(pairs: Pairs, change: dict[str, Any]) -> None:
+def test_wrong_variant_breaks_parity(pairs: Pairs, change: dict[str, Any]) -> None:
     pair, inputs = pairs("sdxl"), Inputs.draw((4, 4))
     wrong = run_atelier(ours_of(pair.folder, **change), inputs)
     assert relative(wrong, run_diffusers(pair.diffusers, inputs)) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize("key", ["task_embedding", "control_add_embedding.linear_1.weight"])
-def test_a_part_of_the_kind_that_is_left_out_fails_by_far(pairs: Pairs, key: str) -> None:
+def test_missing_kind_weights_break_parity(pairs: Pairs, key: str) -> None:
     pair, inputs = pairs("union"), Inputs.draw((4, 4))
     outputs, original = run_atelier(pair.atelier, inputs), pair.diffusers.state_dict()[key].clone()
     pair.diffusers.state_dict()[key].zero_()
@@ -259,7 +259,7 @@ def test_a_config_that_cannot_be_served_is_refused_by_key(
         ControlNetConfig.from_dict(SDXL | change)
 
 
-def test_a_union_is_known_by_its_kinds_whatever_class_its_config_names(pairs: Pairs) -> None:
+def test_union_is_detected_by_its_kinds(pairs: Pairs) -> None:
     stored = json.loads((pairs("union").folder / "config.json").read_text())
     renamed = ControlNetConfig.from_dict(stored | {"_class_name": "ControlNetModel"})
     assert renamed == ControlNetConfig.from_dict(stored)

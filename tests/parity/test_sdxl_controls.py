@@ -253,18 +253,18 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property: Any) -> None:
+def test_controls_match_diffusers(pairs: Pairs, case: Case, record_property: Any) -> None:
     pair = pairs(case.checkpoint)
     result, expected = pair.result(case), pair.run_diffusers(case)
     worst = max(relative(a, b) for a, b in zip(result.latents, expected.latents, strict=True))
-    levels = np.abs(result.picture.astype(int) - expected.picture).max()
-    decibels = psnr_db(result.picture, expected.picture)
+    levels = np.abs(result.image.astype(int) - expected.image).max()
+    decibels = psnr_db(result.image, expected.image)
     record_property("latents_relative", worst)
     record_property("psnr_db", decibels)
     print(f"latents {worst:.1e}, {decibels:.1f} dB, {levels}")
     assert worst <= EXACT.relative
     assert decibels >= EXACT.psnr_db and levels <= EXACT.grey_levels
-    assert expected.picture.std() > 10, "a flat image proves nothing"
+    assert expected.image.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize(
@@ -290,12 +290,12 @@ def test_controls_draw_diffusers_image(pairs: Pairs, case: Case, record_property
         "of a union, the one of no strength is left out",
     ],
 )
-def test_other_controls_fail_by_far(pairs: Pairs, case: Case, control: Any) -> None:
+def test_other_controls_break_parity(pairs: Pairs, case: Case, control: Any) -> None:
     pair = pairs(case.checkpoint)
     assert_far(pair.result(replace(case, control=control)), pair.run_diffusers(case))
 
 
-def test_images_of_a_union_beside_another_network(pairs: Pairs) -> None:
+def test_union_images_with_another_network(pairs: Pairs) -> None:
     """diffusers refuses these requests, so a hook adds the other network's output to the
     union's.
     """
@@ -323,12 +323,12 @@ def test_images_of_a_union_beside_another_network(pairs: Pairs) -> None:
         hook.remove()
     result = pair.result(Case((other, *UNIONS)))
     assert max(map(relative, result.latents, expected.latents)) <= EXACT.relative
-    assert psnr_db(result.picture, expected.picture) >= EXACT.psnr_db
+    assert psnr_db(result.image, expected.image) >= EXACT.psnr_db
     assert_far(pair.result(Case(UNIONS, hints=HINTS[1:])), expected)
 
 
 @pytest.mark.parametrize("name", ["two of a union", "three of an odd union"])
-def test_a_run_for_each_image_of_a_union_is_far(pairs: Pairs, name: str) -> None:
+def test_separate_union_runs_break_parity(pairs: Pairs, name: str) -> None:
     """Control: diffusers gives another image if the union is listed several times."""
     case = CASES[name]
     pair = pairs(case.checkpoint)

@@ -184,7 +184,9 @@ def test_image_prompts(
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["image to image", "inpainting"])
-def test_beside_an_image(pairs: Pairs, mask: Image.Image | None, record_property: Any) -> None:
+def test_image_prompt_with_an_input_image(
+    pairs: Pairs, mask: Image.Image | None, record_property: Any
+) -> None:
     pair, prompts = pairs["base"], [("plus", PROMPTED[0], 0.6)]
     arguments: Any = {"image": PICTURE, "mask": mask, "strength": 0.8}
     assert_same(
@@ -215,13 +217,13 @@ def assert_far(actual: Any, reference: Any) -> None:
     assert psnr_db(actual[1], reference[1]) < EXACT.psnr_db - 10
 
 
-def test_half_the_scale_fails_by_far(pairs: Pairs) -> None:
+def test_half_the_scale_breaks_parity(pairs: Pairs) -> None:
     pair = pairs["base"]
     weaker = pair.run_atelier([("plus", PROMPTED[0], 0.5)])
     assert_far(weaker, pair.run_diffusers([("plus", PROMPTED[0], 1.0)]))
 
 
-def test_the_positive_image_for_both_prompts_fails_by_far(pairs: Pairs) -> None:
+def test_positive_image_for_both_prompts_breaks_parity(pairs: Pairs) -> None:
     def spoil(row: PyTree) -> PyTree:
         repeated = jax.tree.map(lambda leaf: leaf[jnp.array([0, 0])], row["image_prompts"])
         return {**row, "image_prompts": repeated}
@@ -230,7 +232,7 @@ def test_the_positive_image_for_both_prompts_fails_by_far(pairs: Pairs) -> None:
     assert_far(pair.run_atelier(prompts, spoil=spoil), pair.run_diffusers(prompts))
 
 
-def test_without_image_prompts_it_is_the_model_alone(pairs: Pairs) -> None:
+def test_model_without_image_prompts_is_unchanged(pairs: Pairs) -> None:
     pair = pairs["base"]
     plain = Programs(loaded(pair.folder, {}), coarse.OPTIONS)
     expected = plain.drawn(plain.pipeline.prepare(dict(BASE), {}))
@@ -300,7 +302,7 @@ def test_an_encoder_of_another_width_is_refused(pairs: Pairs, tmp_path: Path) ->
         loaded(folder, {"any": source})
 
 
-def test_an_encoder_that_is_not_there_is_named(pairs: Pairs, tmp_path: Path) -> None:
+def test_missing_image_encoder_is_named(pairs: Pairs, tmp_path: Path) -> None:
     folder = pairs["base"].folder
     file = tmp_path / "alone.safetensors"
     file.write_bytes((folder / FILES["plain"]).read_bytes())
@@ -308,7 +310,7 @@ def test_an_encoder_that_is_not_there_is_named(pairs: Pairs, tmp_path: Path) -> 
         loaded(folder, {"any": ImagePromptSource(str(file))})
 
 
-def test_one_encoder_of_two_adapters_lies_once(pairs: Pairs) -> None:
+def test_shared_image_encoder_is_loaded_once(pairs: Pairs) -> None:
     pipeline: Any = pairs["base"].programs.pipeline
     networks = pipeline.network(pipeline.weights, "image_prompts")
     assert (len(networks.adapters), len(networks.encoders)) == (2, 1)

@@ -182,7 +182,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_base_and_refiner_draw_what_diffusers_two_pipelines_draw(
+def test_base_and_refiner_match_diffusers(
     pairs: Callable[[str], Pair], case: Case, record_property: Any
 ) -> None:
     pair = pairs(case.checkpoint)
@@ -219,7 +219,7 @@ def assert_far(output: Drawn, expected: Drawn) -> None:
 
 
 @pytest.mark.parametrize("other", [0.4, 0.999])
-def test_a_switch_elsewhere_fails_by_far(pairs: Callable[[str], Pair], other: float) -> None:
+def test_other_switch_step_breaks_parity(pairs: Callable[[str], Pair], other: float) -> None:
     pair = pairs("plain")
     assert_far(
         pair.run_atelier(CASES["at the default"], refiner={"switch": other}),
@@ -228,13 +228,13 @@ def test_a_switch_elsewhere_fails_by_far(pairs: Callable[[str], Pair], other: fl
 
 
 @pytest.mark.parametrize("leaf", ["prompt_embeds", "pooled_embeds", "time_ids"])
-def test_what_the_refiner_is_told_counts(pairs: Callable[[str], Pair], leaf: str) -> None:
+def test_refiner_conditioning_changes_the_image(pairs: Callable[[str], Pair], leaf: str) -> None:
     pair, name, case = pairs("plain"), f"refiner_{leaf}", Case(switch=0.2)
     spoiled = pair.run_atelier(case, lambda row: {**row, name: row[name][::-1]})
     assert_far(spoiled, pair.run_diffusers(case))
 
 
-def test_a_history_that_goes_on_fails(pairs: Callable[[str], Pair]) -> None:
+def test_continued_multistep_history_fails(pairs: Callable[[str], Pair]) -> None:
     """The refiner's first step ignores the base's history, like diffusers' second scheduler."""
     pair, case = pairs("plain"), CASES["multistep"]
     pipeline = pair.programs.pipeline
@@ -253,7 +253,9 @@ def test_a_history_that_goes_on_fails(pairs: Callable[[str], Pair]) -> None:
     assert values[0] == 0 != values[1]
 
 
-def test_one_file_of_a_refiner_refines(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+def test_single_refiner_file_matches_diffusers(
+    pairs: Callable[[str], Pair], tmp_path: Path
+) -> None:
     pair = pairs("plain")
     (tmp_path / "refiner").symlink_to(pair.refiner)
     file = write_refiner(pair.refiner, tmp_path / "refiner.safetensors")
@@ -280,7 +282,7 @@ def test_a_mask_leaves_the_refiner_out(pairs: Callable[[str], Pair]) -> None:
     assert pipeline.spec.needs["refiner"][0].among == ("text-to-image", "image-to-image")
 
 
-def test_a_refiner_that_is_not_there_is_asked_for_in_settings(
+def test_missing_refiner_names_the_setting(
     pairs: Callable[[str], Pair],
 ) -> None:
     plain = registry.load("tiny", str(pairs("plain").base), "float32", {})

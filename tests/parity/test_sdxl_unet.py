@@ -255,7 +255,7 @@ class Bfloat16Time(UNet):
         return super()._embed_numbers(rounded, features)
 
 
-def test_a_wrong_variant_of_ours_fails_by_far(pairs: Pairs) -> None:
+def test_wrong_variant_breaks_parity(pairs: Pairs) -> None:
     pair = pairs("sdxl")
     inputs = Inputs.draw(pair.atelier.config, (4, 4))
     expected = run_diffusers(pair.diffusers, inputs)
@@ -286,7 +286,7 @@ def no_time(module: torch.nn.Module) -> None:
         module.time_emb_proj.weight.data *= 0
 
 
-def test_a_changed_reference_is_told_apart(pairs: Pairs) -> None:
+def test_changed_reference_breaks_parity(pairs: Pairs) -> None:
     pair = pairs("sdxl")
     inputs = Inputs.draw(pair.atelier.config, (4, 4))
     output = run_atelier(pair.atelier, inputs)

@@ -112,7 +112,9 @@ def without_last_norm(tower: SiglipVisionModel) -> None:
 
 
 @pytest.mark.parametrize("mistake", [without_positions, without_patch_bias, without_last_norm])
-def test_a_mistake_shows(mistake: Callable[[SiglipVisionModel], None], tmp_path: Path) -> None:
+def test_wrong_parameters_break_parity(
+    mistake: Callable[[SiglipVisionModel], None], tmp_path: Path
+) -> None:
     original = reference(**VARIANTS["odd"])
     original.save_pretrained(tmp_path)
     tower, images = run_atelier(tmp_path), pixels(24)

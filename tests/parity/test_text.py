@@ -227,7 +227,7 @@ def test_every_umt5_layer_has_its_own_bias(tmp_path: Path) -> None:
     assert np.abs(run(encoder, ids) - expected).max() > 1e4 * TOLERANCE * np.abs(expected).max()
 
 
-def test_the_umt5_mask_bites(tmp_path: Path) -> None:
+def test_wrong_umt5_mask_breaks_parity(tmp_path: Path) -> None:
     reference = umt5_reference()
     reference.save_pretrained(tmp_path)
     ids, mask = tokens(83, (1, 43)), np.arange(43)[None] < 11
@@ -320,7 +320,7 @@ def test_variant_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["mlp.fc2.bias", "layer_norm2.weight", "self_attn.k_proj.weight"])
-def test_the_check_bites(tmp_path: Path, key: str) -> None:
+def test_changed_clip_array_breaks_parity(tmp_path: Path, key: str) -> None:
     """A change of 1 % in one array of one layer exceeds the tolerance by far."""
     reference = clip_reference()
     reference.save_pretrained(tmp_path)

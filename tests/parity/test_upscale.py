@@ -53,7 +53,7 @@ def run_atelier(upscaler: LoadedUpscaler, image: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_draws_what_torch_draws(name: str, spelling: str, tmp_path: Path) -> None:
+def test_upscaler_matches_torch(name: str, spelling: str, tmp_path: Path) -> None:
     reference, image = net(CONFIGS[name]), pixels(20, 28)
     upscaler = loaded(reference, tmp_path, spelling=spelling)
     assert upscaler.network.config == CONFIGS[name]
@@ -65,7 +65,7 @@ def test_it_draws_what_torch_draws(name: str, spelling: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("part", ["body.1.rdb2.conv3.weight", "conv_body.bias", "conv_up2.weight"])
-def test_a_part_that_is_another_draws_another_image(part: str, tmp_path: Path) -> None:
+def test_changed_parameter_breaks_parity(part: str, tmp_path: Path) -> None:
     """Control: one changed parameter exceeds the bound."""
     reference, image = net(CONFIGS["four times"]), pixels(16, 16)
     upscaler = loaded(reference, tmp_path)
@@ -74,7 +74,7 @@ def test_a_part_that_is_another_draws_another_image(part: str, tmp_path: Path) -
     assert np.abs(run_atelier(upscaler, image) - drawn(reference, image)).max() > 10 * CLOSE
 
 
-def test_narrow_weights_draw_nearly_the_same(tmp_path: Path) -> None:
+def test_bfloat16_weights_are_nearly_equal(tmp_path: Path) -> None:
     reference, image = net(CONFIGS["four times"]), pixels(16, 16)
     output = run_atelier(loaded(reference, tmp_path, dtype="bfloat16"), image)
     gap = np.abs(output - drawn(reference, image)).mean()

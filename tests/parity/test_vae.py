@@ -96,7 +96,7 @@ def test_moments_and_pixels_are_those_of_diffusers(name: str, tmp_path: Path) ->
         agree(decoded, original.decode(latents).sample)
 
 
-def test_the_check_bites(tmp_path: Path) -> None:
+def test_wrong_padding_breaks_parity(tmp_path: Path) -> None:
     """Padding on the other side, the likeliest mistake, exceeds the tolerance by far."""
     original = reference("flux")
     network = converted(original, tmp_path)

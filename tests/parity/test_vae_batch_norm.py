@@ -114,7 +114,7 @@ def test_latents_and_pixels_are_those_of_diffusers(
     assert max(gaps) <= TOLERANCE
 
 
-def test_a_wrong_epsilon_bites(tmp_path: Path) -> None:
+def test_wrong_epsilon_breaks_parity(tmp_path: Path) -> None:
     """The wrong epsilon is the network's 1e-6 or 1e-5 instead of the statistics' own."""
     original = flux2_vae(7)
     assert original.config.batch_norm_eps == 1e-4
@@ -125,7 +125,7 @@ def test_a_wrong_epsilon_bites(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mean", "variance"])
-def test_dropped_statistics_bite(tmp_path: Path, name: str) -> None:
+def test_missing_statistics_break_parity(tmp_path: Path, name: str) -> None:
     original = flux2_vae(7)
     network = converted(original, tmp_path)
     leaf = getattr(network.statistics, name)

@@ -71,7 +71,7 @@ SIDES = (14, 11)
 """Sides in latents: two rows of whole tiles and one within the last tile; columns with a rest."""
 
 
-def test_decoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
+def test_decoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
     network, original = image
     latents = torch.randn(1, network.config.latent_channels, *SIDES)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_decoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None
     assert decibels(output, untiled) < LEAST_DB - 20, "tiling must change the image"
 
 
-def test_encoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
+def test_encoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
     network, original = image
     sides = [side * network.config.downsampling for side in SIDES]
     pixels = torch.rand(1, 3, *sides) * 2 - 1
@@ -110,7 +110,7 @@ def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int
 
 
 @pytest.mark.parametrize(("name", "frames"), [("wan-2.1", 2), ("time first", 1)])
-def test_decoded_clips_are_those_of_diffusers(name: str, frames: int, tmp_path: Path) -> None:
+def test_decoded_videos_match_diffusers(name: str, frames: int, tmp_path: Path) -> None:
     """Each tile has a separate cache."""
     network, original, sides = clip_autoencoders(name, tmp_path)
     latents = torch.randn(1, network.config.z_dim, frames, *sides)
@@ -119,7 +119,7 @@ def test_decoded_clips_are_those_of_diffusers(name: str, frames: int, tmp_path: 
     assert decibels(ran(network, CLIPS[name], decode, channels_last(latents)), expected) > LEAST_DB
 
 
-def test_encoded_clips_are_those_of_diffusers(tmp_path: Path) -> None:
+def test_encoded_videos_match_diffusers(tmp_path: Path) -> None:
     """A tile's side counts patches in this autoencoder."""
     network, original, (rows, columns) = clip_autoencoders("time first", tmp_path)
     config = network.config
@@ -132,7 +132,7 @@ def test_encoded_clips_are_those_of_diffusers(tmp_path: Path) -> None:
     assert decibels(output, expected) > LEAST_DB
 
 
-def test_what_fits_a_tile_is_done_as_a_whole() -> None:
+def test_image_below_the_tile_size_is_not_tiled() -> None:
     image = jnp.ones((1, 8, 5, 4))
     assert in_tiles(lambda x: x, image, Tiling(8, 6), Tiling(8, 6)) is image
 

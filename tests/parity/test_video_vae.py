@@ -177,7 +177,7 @@ def test_attention_in_the_encoder(tmp_path: Path) -> None:
         assert relative_gap(mean, original.encode(pixels).latent_dist.mean) < TOLERANCE
 
 
-def test_the_check_bites(tmp_path: Path) -> None:
+def test_missing_decoder_cache_breaks_parity(tmp_path: Path) -> None:
     """A decoder without its cache, or with part of the cache, is far from the reference."""
     original = reference("time first")
     network = converted(original, tmp_path)

@@ -268,7 +268,7 @@ def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
 # diffusers' DPM++ passes a tensor to NumPy in a deprecated way.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("case", REQUESTS)
-def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> None:
+def test_video_matches_diffusers(pairs: Any, case: str, record_property: Any) -> None:
     name, more = REQUESTS[case]
     pair, request = pairs(name), BASE | more
     programs = pair.atelier.as_users if case in AS_USERS else pair.atelier.programs
@@ -289,7 +289,7 @@ def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> 
     assert expected.frames.std() > 10, "a flat video proves nothing"
 
 
-def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
+def test_host_experts_give_a_bitwise_equal_video(pairs: Any) -> None:
     pair, request = pairs("t2v 2.2"), BASE | REQUESTS["t2v 2.2, one guidance"][1]
     folder = str(pair.folder)
     hosted = registry.load("tiny", folder, "float32", {}, swap_experts=True)
@@ -306,7 +306,7 @@ def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
         np.testing.assert_array_equal(generate(hosted, request, {}), expected)
 
 
-def test_previews_are_small_clips_of_the_denoised_latents(pairs: Any) -> None:
+def test_previews_are_small_videos_of_denoised_latents(pairs: Any) -> None:
     loaded, request = pairs("ti2v").atelier, BASE | REQUESTS["ti2v, image"][1]
     pipeline = loaded.pipeline
     row = loaded.programs.encode(pipeline.weights, dict(loaded.prepare(request).inputs))
@@ -319,7 +319,7 @@ def test_previews_are_small_clips_of_the_denoised_latents(pairs: Any) -> None:
     assert (np.asarray(empty[1]) != complete[1]).any()
 
 
-def test_the_wrong_order_of_experts_fails_by_far(pairs: Any, tmp_path: Path) -> None:
+def test_swapped_experts_break_parity(pairs: Any, tmp_path: Path) -> None:
     pair, request = pairs("t2v 2.2"), BASE | PROMPTED
     folder = shutil.copytree(pair.folder, tmp_path / "turned")
     for old, new in (
@@ -331,7 +331,7 @@ def test_the_wrong_order_of_experts_fails_by_far(pairs: Any, tmp_path: Path) -> 
     assert_far(AtelierRunner(folder)(request), pair.run_diffusers(request))
 
 
-def test_features_of_padding_fail_by_far(pairs: Any) -> None:
+def test_padding_features_break_parity(pairs: Any) -> None:
     pair, request = pairs("t2v 2.1"), BASE | PROMPTED
     pipeline, inputs = pair.atelier.pipeline, pair.atelier.prepare(request).inputs
 
@@ -344,7 +344,7 @@ def test_features_of_padding_fail_by_far(pairs: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ["i2v 2.1", "first and last"])
-def test_a_turned_mask_fails_by_far(pairs: Any, case: str) -> None:
+def test_inverted_mask_breaks_parity(pairs: Any, case: str) -> None:
     name, more = REQUESTS[case]
     pair, request = pairs(name), BASE | more
 
@@ -355,14 +355,14 @@ def test_a_turned_mask_fails_by_far(pairs: Any, case: str) -> None:
     assert_far(pair.atelier(request, turned), pair.run_diffusers(request))
 
 
-def test_pictures_the_other_way_round_fail_by_far(pairs: Any) -> None:
+def test_swapped_images_break_parity(pairs: Any) -> None:
     pair = pairs("first and last")
     request = BASE | REQUESTS["first and last"][1]
     swapped = request | {"image": LAST, "last_image": FIRST}
     assert_far(pair.atelier(swapped), pair.run_diffusers(request))
 
 
-def test_a_first_frame_that_is_noisy_fails_by_far(pairs: Any) -> None:
+def test_noisy_first_frame_breaks_parity(pairs: Any) -> None:
     pair, request = pairs("ti2v"), BASE | REQUESTS["ti2v, image"][1]
     spoiled = pair.atelier(request, lambda row: row | {"first_frame": row["latents"][:1]})
     assert_far(spoiled, pair.run_diffusers(request))

@@ -131,19 +131,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
+def test_video_matches_diffusers(pairs: Any, name: str, case: str) -> None:
     pair, chosen = pairs(name), CASES[case]
     assert_the_same_clip(pair.drawn(chosen), pair.expected(chosen), SHAPE)
 
 
 @pytest.mark.parametrize("leaf", ["pose", "face_embeds", "image_embeds", "condition"])
-def test_what_a_row_has_in_other_channels_fails_by_far(pairs: Any, leaf: str) -> None:
+def test_rolled_channels_break_parity(pairs: Any, leaf: str) -> None:
     pair, case = pairs("usual"), CASES["replaced, guided"]
     wrong = pair.drawn(case, lambda row: {**row, leaf: jnp.roll(row[leaf], 1, axis=-1)})
     assert off(wrong, pair.expected(case), SHAPE)[0] > 10 * RELATIVE
 
 
-def test_rows_that_do_not_go_together_say_why(pairs: Any) -> None:
+def test_inconsistent_rows_are_rejected_with_a_reason(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["replaced, guided"]
     for name, says in (
         ("image", "image"),

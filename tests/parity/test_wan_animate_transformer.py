@@ -183,7 +183,7 @@ def test_velocity(pair: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
-def test_a_cached_step_that_runs_whole_draws_the_same(pair: tuple[Any, ...], kind: Any) -> None:
+def test_whole_cached_step_is_exact(pair: tuple[Any, ...], kind: Any) -> None:
     """The residual is the step's own, and includes the face after the first block."""
     case, networks, expected = pair
     arrays, config = inputs(case), networks[0].config
@@ -209,7 +209,7 @@ def assert_far(output: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["pose", "face"])
-def test_frames_in_another_order_fail_by_far(pair: tuple[Any, ...], spoilt: str) -> None:
+def test_reordered_frames_break_parity(pair: tuple[Any, ...], spoilt: str) -> None:
     case, networks, expected = pair
     arrays = inputs(case)
     guides = guides_of(networks[1], arrays)
@@ -220,7 +220,7 @@ def test_frames_in_another_order_fail_by_far(pair: tuple[Any, ...], spoilt: str)
 
 
 @pytest.mark.parametrize("wrong", [("BLUR", (1.0, 1.0, 1.0, 1.0)), ("SLOPE", 0.1), ("GAIN", 1.0)])
-def test_another_formula_of_motion_fails_by_far(
+def test_other_motion_formula_breaks_parity(
     pair: tuple[Any, ...], wrong: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, networks, expected = pair

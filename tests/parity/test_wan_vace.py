@@ -170,7 +170,7 @@ def drawn_by_atelier(parts: Parts, references: Sequence[Image.Image] | None = No
     return Drawn(latents, np.asarray(decode(parts.vae, normalisation.undo(x[len(images) :]))))
 
 
-def test_a_clip_from_frames_masks_and_references(parts: Parts) -> None:
+def test_video_from_frames_masks_and_references(parts: Parts) -> None:
     result, expected = drawn_by_atelier(parts), drawn_by_diffusers(parts)
     steps = [relative(a, b) for a, b in zip(result.latents, expected.latents, strict=True)]
     levels = np.abs(result.frames.astype(int) - expected.frames)

@@ -148,7 +148,7 @@ def test_a_video_with_masks_and_references(pair: Pair) -> None:
     assert relative(reversed_order, expected) > 1000 * RELATIVE
 
 
-def test_references_alone(pair: Pair) -> None:
+def test_references_only(pair: Pair) -> None:
     expected = by_diffusers(pair, None, None, REFERENCES[:1])
     control_frames = read_frames([GREY] * FRAMES, [], SIZE)
     assert relative(by_us(pair, control_frames, REFERENCES[:1], video=False), expected) <= RELATIVE
@@ -158,7 +158,7 @@ def test_references_alone(pair: Pair) -> None:
     )
 
 
-def test_first_and_last_frame_with_the_rest_to_be_drawn(pair: Pair) -> None:
+def test_first_and_last_frame(pair: Pair) -> None:
     clip = [CLIP[0], *[GREY] * (FRAMES - 2), CLIP[1]]
     expected = by_diffusers(pair, clip, [BLACK, *[WHITE] * (FRAMES - 2), BLACK])
     control_frames = extended(
@@ -169,9 +169,7 @@ def test_first_and_last_frame_with_the_rest_to_be_drawn(pair: Pair) -> None:
     assert relative(by_us(pair, only_first), expected) > 100 * RELATIVE
 
 
-def test_a_reference_that_is_averaged_fails_by_far(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_averaged_reference_breaks_parity(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = by_diffusers(pair, CLIP, MASKS, REFERENCES)
 
     def averaged(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
@@ -201,14 +199,14 @@ def test_frames_keep_their_proportions(sides: tuple[int, int]) -> None:
         assert np.abs(stretched - control_frames.frames[0]).max() > 20
 
 
-def test_one_mask_is_every_frames() -> None:
+def test_single_mask_applies_to_every_frame() -> None:
     control_frames = read_frames(CLIP, MASKS[:1], SIZE)
     np.testing.assert_array_equal(
         control_frames.masks, read_frames(CLIP, MASKS[:1] * FRAMES, SIZE).masks
     )
 
 
-def test_what_cannot_be_laid_out_says_why() -> None:
+def test_inconsistent_inputs_are_rejected() -> None:
     with pytest.raises(RequestError, match="2 frames, the video 9"):
         read_frames(CLIP, MASKS[:2], SIZE)
     with pytest.raises(RequestError, match="at least 10"):

@@ -145,7 +145,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
+def test_video_matches_diffusers(pairs: Any, name: str, case: str) -> None:
     pair, chosen = pairs(name), CASES[case]
     assert_the_same_clip(pair.drawn(chosen), pair.expected(chosen), SHAPE)
 
@@ -160,13 +160,13 @@ def assert_far(output: Result, expected: Result) -> None:
     assert off(output, expected, SHAPE)[0] > 10 * RELATIVE
 
 
-def test_references_in_another_order_fail_by_far(pairs: Any) -> None:
+def test_reordered_references_break_parity(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["references alone"]
     swapped = pair.drawn(case, lambda row: {**row, "references": row["references"][::-1]})
     assert_far(swapped, pair.expected(case))
 
 
-def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
+def test_uncut_reference_frames_break_parity(pairs: Any) -> None:
     """The latents are the same, but decoding starts one frame too early."""
     pair, case = pairs("usual"), CASES["references alone"]
     prepared = pair.atelier.prepare(
@@ -183,13 +183,13 @@ def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
 
 
 @pytest.mark.parametrize("scales", [[0.6], [1.3, 0.6]])
-def test_other_factors_fail_by_far(pairs: Any, scales: list[float]) -> None:
+def test_other_scales_break_parity(pairs: Any, scales: list[float]) -> None:
     pair, case = pairs("usual"), CASES["mask and reference, each hint by its factor"]
     wrong = pair.drawn(case, conditioning_scale=scales)
     assert_far(wrong, pair.expected(case))
 
 
-def test_given_frames_that_are_drawn_anew_fail_by_far(pairs: Any) -> None:
+def test_unmasked_frames_break_parity(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["extension of a video"]
     masked = {path: file for path, file in case.files.items() if "mask" not in path}
     wrong = pair.drawn(case._replace(files=masked))

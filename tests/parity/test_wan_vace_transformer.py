@@ -127,7 +127,7 @@ def test_velocity(pair: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
-def test_a_cached_step_that_runs_whole_draws_the_same(pair: tuple[Any, ...], kind: Any) -> None:
+def test_whole_cached_step_is_exact(pair: tuple[Any, ...], kind: Any) -> None:
     """The residual is the step's own, and includes the hint of the first block."""
     case, network, expected = pair
     arrays, config = inputs(case), network.config
@@ -149,13 +149,13 @@ def test_a_cached_step_that_runs_whole_draws_the_same(pair: tuple[Any, ...], kin
         assert relative(np.asarray(output), expected) <= RELATIVE
 
 
-def test_scales_of_other_hints_fail_by_far(pair: tuple[Any, ...]) -> None:
+def test_reversed_hint_scales_break_parity(pair: tuple[Any, ...]) -> None:
     case, network, expected = pair
     swapped = run_atelier(network, case, case.scales[::-1])
     assert relative(swapped, expected) > 100 * RELATIVE
 
 
-def test_a_control_stack_that_does_not_see_the_noisy_video_fails_by_far(
+def test_missing_noisy_video_breaks_parity(
     pair: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, network, expected = pair

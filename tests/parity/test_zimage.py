@@ -157,7 +157,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
-def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
     damaged = zeroed(pair.atelier.pipeline.weights, *path)
     assert_far(
@@ -175,7 +175,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-def test_a_wrong_row_fails_by_far(
+def test_wrong_row_breaks_parity(
     pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
@@ -183,7 +183,7 @@ def test_a_wrong_row_fails_by_far(
     assert_far(result, run_diffusers(pair.diffusers, request))
 
 
-def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
+def test_caption_padding_has_no_effect(pairs: Mapping[str, Pair]) -> None:
     """Neither the padding's content nor its length affects the latents."""
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
     plain = run_atelier(pair.atelier, request)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.service.neighbour import NeighbourThread
+from tests.service.concurrent_client import NeighbourThread
 
 START_S = TIMEOUT_S = 60.0
 HEALTHY_S = 0.5

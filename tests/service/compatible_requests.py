@@ -168,4 +168,4 @@ async def create_video_job(pool: StandIn) -> None:
     await pool.queue.put(job)
     async for _ in pool.queue.events(A_VIDEO):
         pass
-    pool.seen.clear()
+    pool.received.clear()

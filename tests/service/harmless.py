@@ -13,7 +13,7 @@ import httpx
 from fastapi import FastAPI
 
 from tests.service.attacked import CALLBACK_S
-from tests.service.neighbour import ADDRESS, finishing_job
+from tests.service.concurrent_client import ADDRESS, finishing_job
 from tests.service.standin import MODEL
 
 GROWS = 96 * 2**20

@@ -140,7 +140,7 @@ class StandIn:
         self.may_finish = asyncio.Event()
         self.may_finish.set()
         self.failure: JobError | None = None
-        self.seen: list[Job] = []
+        self.received: list[Job] = []
         self.has_claimed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -167,7 +167,7 @@ class StandIn:
     async def _serve(self) -> None:
         while True:
             for claim in await self.queue.claim(self.pool, self.spec.name, 1, wait_s=5):
-                self.seen.append(claim.job)
+                self.received.append(claim.job)
                 self.has_claimed.set()
                 await self._run(claim)
 

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 
 from service.settings.settings import Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, text_bomb, within
+from tests.service.concurrent_client import ADDRESS
 from tests.service.harmless import harmless, neighbour_of
-from tests.service.neighbour import ADDRESS
 from tests.service.standin import MODEL, StandIn, picture
 
 JSON = {"Content-Type": "application/json"}
@@ -84,7 +84,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-async def test_a_body_that_is_no_json_object(target: httpx.AsyncClient, body: bytes) -> None:
+async def test_non_object_body_is_rejected(target: httpx.AsyncClient, body: bytes) -> None:
     is_problem(await target.post("/v1/generate", content=body, headers=JSON), 400)
 
 
@@ -252,7 +252,7 @@ async def test_a_body_that_never_ends_is_cut_off(
     assert sent < 100 * settings.limits.max_body_bytes
 
 
-async def test_a_client_that_breaks_off_is_no_error(target: httpx.AsyncClient) -> None:
+async def test_aborted_upload_is_not_an_error(target: httpx.AsyncClient) -> None:
     host, port = target.base_url.host, target.base_url.port
     _, writer = await asyncio.open_connection(host, port)
     writer.write(
@@ -276,7 +276,7 @@ async def test_a_client_that_breaks_off_is_no_error(target: httpx.AsyncClient) -
         ("PATCH", "/v1/jobs", 405),
     ],
 )
-async def test_an_address_that_there_is_not(
+async def test_unknown_address(
     target: httpx.AsyncClient, method: str, path: str, status: int
 ) -> None:
     answer = await target.request(method, path)
@@ -288,7 +288,7 @@ async def test_the_first_request_for_the_api_s_document(near: httpx.AsyncClient)
     assert (await near.get("/openapi.json")).status_code == 200
 
 
-async def test_many_bad_pictures_at_once(target: httpx.AsyncClient) -> None:
+async def test_many_invalid_images_at_once(target: httpx.AsyncClient) -> None:
     bodies = [CAT | {"image": encoded(bomb(50_000 + i))} for i in range(40)]
     answers = await asyncio.gather(*(target.post("/v1/generate", json=body) for body in bodies))
     for answer in answers:

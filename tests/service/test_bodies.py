@@ -74,7 +74,9 @@ def request(body: bytes, length: int | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS.keys())
-def test_a_legal_body_blocks_nobody(server: Attacked, parts: tuple[bytes, bytes, bytes]) -> None:
+def test_large_valid_body_does_not_block_others(
+    server: Attacked, parts: tuple[bytes, bytes, bytes]
+) -> None:
     begin, repeated, end = parts
     body = begin + repeated * ((MOST - len(begin) - len(end)) // len(repeated)) + end
     statuses = []
@@ -86,7 +88,7 @@ def test_a_legal_body_blocks_nobody(server: Attacked, parts: tuple[bytes, bytes,
     assert set(statuses) <= {400, 404, 422, 503}, statuses
 
 
-def test_thousands_of_wrong_fields_block_nobody(server: Attacked) -> None:
+def test_thousands_of_wrong_fields_do_not_block_others(server: Attacked) -> None:
     wrong: dict[str, Any] = {f"f{number}": [] for number in range(6000)}
     bodies = [
         {"prompt": "a", **wrong},
@@ -118,7 +120,7 @@ def test_unfinished_bodies_hold_no_more_than_their_share(server: Attacked) -> No
     assert status == 422
 
 
-def test_a_client_is_told_of_its_share() -> None:
+def test_error_distinguishes_client_and_server_limits() -> None:
     shared = SharedLimit("bytes", "too_many_bytes", total=10, each=5)
     with shared.holding("a", 7), shared.holding("b", 2):
         for client, amount, code in (("a", 1, 429), ("b", 4, 503), ("c", 2, 503)):
@@ -242,7 +244,7 @@ def test_accept_headers_are_bounded(server: Attacked) -> None:
 
 
 @pytest.mark.parametrize("place", ["arguments", "method", "elsewhere"])
-def test_a_long_message_of_an_agent_blocks_nobody(server: Attacked, place: str) -> None:
+def test_long_agent_message_does_not_block_others(server: Attacked, place: str) -> None:
     long = "A" * (MOST - MIB)
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
     message["params"] = {"name": "edit_image", "arguments": {"prompt": "a cat", "image": "AAAA"}}
@@ -265,7 +267,7 @@ def test_a_long_message_of_an_agent_blocks_nobody(server: Attacked, place: str) 
 
 
 @pytest.mark.parametrize(("lines", "size"), [(100_000, 500), (1, 60 * MIB)], ids=["small", "one"])
-def test_lines_of_a_batch_block_nobody(server: Attacked, lines: int, size: int) -> None:
+def test_batch_lines_do_not_block_others(server: Attacked, lines: int, size: int) -> None:
     line = {"custom_id": "a", "method": "POST", "url": "/v1/images/generations"}
     text = json.dumps({**line, "body": {"model": MODEL, "prompt": "a" * (size - 150)}})
     data = f"{text}\n".encode() * lines

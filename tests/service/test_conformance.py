@@ -42,8 +42,8 @@ expected-statuses = [
 include-operation-id = {doors}
 checks.negative_data_rejection.enabled = false
 checks.positive_data_acceptance.expected-statuses = ["2xx", "304", "400", "404", "409", "422"]
-# Every value at the edges of its field is a third of all requests; in the gate `test_door_fuzz.py`
-# sends doors such ones.
+# Values at the edges of their fields are a third of all requests. In the gate
+# `test_endpoint_fuzz.py` sends them instead.
 phases.coverage.enabled = {is_long}
 """
 COMPATIBLE_ROUTES = [
@@ -78,7 +78,7 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 @pytest.mark.timeout(1800)  # 72 operations take four minutes on two busy cores
 @pytest.mark.parametrize("examples", [GATE, 20])
-async def test_the_server_does_what_its_description_says(
+async def test_server_matches_its_openapi_document(
     app: FastAPI, settings: Settings, pool: StandIn, tmp_path: Path, examples: int
 ) -> None:
     config = CONFIG.replace("{doors}", json.dumps(COMPATIBLE_ROUTES))

@@ -62,7 +62,7 @@ async def client(address: str, keys: ApiKeys, tenant: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=address, headers=bearer(key), timeout=60, trust_env=False)
 
 
-async def test_a_tenant_s_slow_pictures_are_its_own(
+async def test_slow_images_delay_only_their_tenant(
     app: FastAPI, address: str, keys: ApiKeys, empty_redis: Redis
 ) -> None:
     """Images of ten million pixels with the most scans allowed: each takes its share of a

@@ -189,7 +189,7 @@ def test_no_route_is_left_out(app: FastAPI) -> None:
 
 
 @pytest.mark.parametrize("call", CLOSED)
-async def test_without_a_good_key_nothing_is_told(
+async def test_errors_without_a_valid_key_reveal_nothing(
     app: FastAPI, http: httpx.AsyncClient, pool: StandIn, acme: httpx.AsyncClient, call: Call
 ) -> None:
     method, path = call
@@ -216,7 +216,7 @@ async def test_without_a_good_key_nothing_is_told(
 
 
 @pytest.mark.parametrize("path", OPEN_PATHS)
-async def test_what_tells_of_no_tenant_stays_open(
+async def test_tenant_independent_endpoints_are_public(
     http: httpx.AsyncClient, pool: StandIn, path: str
 ) -> None:
     assert (await http.get(path)).status_code == 200
@@ -296,7 +296,7 @@ async def test_anothers_job_is_as_if_it_never_was(
 
 
 @pytest.mark.parametrize("call", COMPATIBLE_JOB_CALLS)
-async def test_anothers_job_is_none_at_any_door(
+async def test_foreign_job_is_not_found_at_any_endpoint(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, call: tuple[str, str, str]
 ) -> None:
     method, path, word = call
@@ -311,9 +311,7 @@ async def test_anothers_job_is_none_at_any_door(
         assert job["id"] not in (await zoo.get(listed)).text
 
 
-async def test_a_copy_of_an_output_is_for_its_key_alone(
-    acme: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_cached_output_is_bound_to_its_key(acme: httpx.AsyncClient, pool: StandIn) -> None:
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     url = job["outputs"][0]["url"]
     full = await acme.get(url)
@@ -415,7 +413,7 @@ async def test_a_good_key_is_remembered_for_its_age(
         assert (await http.get("/v1/jobs")).status_code == 200
 
 
-async def test_where_no_key_is_wanted_none_matters(
+async def test_keys_are_ignored_where_none_is_required(
     settings: Settings, redis_url: str, queue: Queue, store: Store, pool: StandIn
 ) -> None:
     app = create_app(with_keys(settings, redis_url, keys="auto"), queue, store)
@@ -431,7 +429,7 @@ async def test_where_no_key_is_wanted_none_matters(
         assert security == [{"ApiKey": []}, {}]
 
 
-async def test_without_redis_nobody_is_known_and_all_may_come_back(
+async def test_keys_get_retryable_errors_without_redis(
     settings: Settings, queue: Queue, store: Store, tmp_path: Path
 ) -> None:
     away = create_app(with_keys(settings, f"unix://{tmp_path}/none.sock"), queue, store)

@@ -1,5 +1,5 @@
 """No message of a library reaches a client of this API; the compatible endpoints' walk is in
-`test_door_fuzz.py`."""
+`test_endpoint_fuzz.py`."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_all_lines_of_a_request_have_its_id_and_its_keys(
 @pytest.mark.parametrize(
     "door", sorted(EXAMPLE_REQUESTS.keys() - NO_JOB - {"/v1/videos/{video_id}/remix"})
 )
-async def test_jobs_of_all_doors_have_both(
+async def test_jobs_of_all_endpoints_have_both_ids(
     acme: httpx.AsyncClient,  # noqa: F811
     queue: Queue,
     pool: StandIn,

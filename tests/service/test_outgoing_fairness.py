@@ -137,7 +137,7 @@ async def test_each_tenant_s_messages_have_its_own_signatures(
 
 
 @pytest.mark.parametrize("url", ["http://8.8.8.8:99999/", "http://xn--zzzzzzzzz99999/", "http://"])
-async def test_an_image_s_address_that_nobody_has_is_refused(
+async def test_unreachable_image_url_is_rejected(
     url: str, acme: httpx.AsyncClient, pool: StandIn
 ) -> None:
     refused = await acme.post("/v1/generate", json=CAT | {"image": url})
@@ -154,7 +154,7 @@ async def test_two_secrets_of_a_tenant_are_valid_at_most(secrets: WebhookSecrets
         await secrets.create("a b")
 
 
-async def test_a_tenant_s_hanging_receivers_delay_nobody_else(
+async def test_hanging_receivers_of_a_tenant_delay_no_other(
     app: FastAPI,
     acme: httpx.AsyncClient,
     zoo: httpx.AsyncClient,
@@ -180,7 +180,7 @@ async def test_a_tenant_s_hanging_receivers_delay_nobody_else(
     assert median([await healthz_cpu_s(zoo) for _ in range(5)]) < HEALTHY_S
 
 
-async def test_a_tenant_s_hanging_pictures_delay_nobody_else(
+async def test_hanging_image_urls_of_a_tenant_delay_no_other(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, site: Site, pool: StandIn
 ) -> None:
     def image(path: str) -> dict[str, str]:
@@ -203,7 +203,7 @@ async def test_a_tenant_s_hanging_pictures_delay_nobody_else(
         await cancel(*hanging)
 
 
-async def test_places_go_to_the_tenants_by_turns() -> None:
+async def test_slots_rotate_over_tenants() -> None:
     limiter, order = FairLimiter(total=2, each=2), []
     places = [await limiter.acquire(tenant) for tenant in "xy"]
     assert not limiter.try_acquire("b")
@@ -239,7 +239,7 @@ async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
     assert max(most["a"], most["b"]) <= 3 and max(most["x"], most["y"], most["z"]) <= 2
 
 
-async def test_who_waits_no_longer_takes_no_place() -> None:
+async def test_canceled_waiter_takes_no_slot() -> None:
     limiter = FairLimiter(total=1, each=1)
     place = limiter.try_acquire("a")
     assert place
@@ -285,7 +285,7 @@ async def test_a_place_costs_the_same_however_many_wait() -> None:
     assert await calls_of(800) < 5 * await calls_of(200)  # 4, and a constant part
 
 
-async def test_who_waits_is_bounded() -> None:
+async def test_waiters_are_bounded() -> None:
     limiter = FairLimiter(1, 1, line=SharedLimit("places", "too_many_places", total=3, each=2))
     place = await limiter.acquire("a")
     waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "ab"]

@@ -117,7 +117,7 @@ def test_large_buffers_are_mapped_after_larger_ones_were_freed() -> None:
     subprocess.run([sys.executable, "-c", LARGE_BUFFER], check=True)
 
 
-async def test_it_serves_a_picture(redis_url: str, pool: StandIn, tmp_path: Path) -> None:
+async def test_server_returns_an_image(redis_url: str, pool: StandIn, tmp_path: Path) -> None:
     async with (
         process(redis_url, tmp_path) as (_, address),
         httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
@@ -127,7 +127,7 @@ async def test_it_serves_a_picture(redis_url: str, pool: StandIn, tmp_path: Path
     assert "server" not in answer.headers
 
 
-async def test_it_waits_for_a_redis_that_does_not_answer_yet(tmp_path: Path) -> None:
+async def test_server_waits_for_an_unavailable_redis(tmp_path: Path) -> None:
     async def says(status: int, words: str) -> bool:
         answer = await http.get("/readyz")
         return answer.status_code == status and words in answer.text
@@ -148,7 +148,7 @@ async def test_it_waits_for_a_redis_that_does_not_answer_yet(tmp_path: Path) -> 
         assert await server.wait() == 0
 
 
-async def test_it_ends_when_the_redis_that_it_waited_for_is_unfit(tmp_path: Path) -> None:
+async def test_server_exits_if_redis_is_unsuitable(tmp_path: Path) -> None:
     async with process(f"unix://{tmp_path}/redis/redis.sock", tmp_path, "0.0.0.0") as (server, url):
         async with httpx.AsyncClient(timeout=GRACE_S, trust_env=False) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
@@ -160,7 +160,7 @@ async def test_it_ends_when_the_redis_that_it_waited_for_is_unfit(tmp_path: Path
     assert "server.keys" in errors.decode()
 
 
-async def test_it_opens_to_others_only_when_somebody_has_a_key(
+async def test_public_address_requires_an_existing_key(
     redis_url: str, pool: StandIn, tmp_path: Path
 ) -> None:
     async with process(redis_url, tmp_path, "0.0.0.0") as (server, _):
@@ -181,7 +181,7 @@ async def test_it_opens_to_others_only_when_somebody_has_a_key(
             assert (await asyncio.to_thread(client.submit, CAT))["state"] == "queued"
 
 
-async def test_it_opens_to_everybody_when_told_so(
+async def test_public_address_without_keys_if_configured(
     redis_url: str, pool: StandIn, tmp_path: Path
 ) -> None:
     variables = {"ATELIER_SERVER__KEYS": "false"}
@@ -200,9 +200,7 @@ async def test_it_opens_to_everybody_when_told_so(
         ({"ATELIER_SERVR": "1"}, "servr: unknown key"),
     ],
 )
-async def test_what_it_cannot_start_with_is_named(
-    variables: dict[str, str], said: str, tmp_path: Path
-) -> None:
+async def test_startup_error_is_named(variables: dict[str, str], said: str, tmp_path: Path) -> None:
     environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "atelier", "serve", "--state", str(tmp_path)),
@@ -214,7 +212,7 @@ async def test_what_it_cannot_start_with_is_named(
     assert said in errors.decode() and "Traceback" not in errors.decode()
 
 
-async def test_it_says_so_where_it_may_not_look_for_keys(
+async def test_unreadable_keys_are_reported(
     redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     await empty_redis.acl_setuser(
@@ -227,12 +225,12 @@ async def test_it_says_so_where_it_may_not_look_for_keys(
         "ATELIER_SERVER__HOST": "0.0.0.0",
     }
     try:
-        await test_what_it_cannot_start_with_is_named(variables, "the rights in its ACL", tmp_path)
+        await test_startup_error_is_named(variables, "the rights in its ACL", tmp_path)
     finally:
         await empty_redis.acl_deluser("blind")
 
 
-def test_connections_outlive_those_of_load_balancers(app: FastAPI) -> None:
+def test_idle_timeout_exceeds_load_balancers(app: FastAPI) -> None:
     assert make_server(app, Settings()).config.timeout_keep_alive > load_balancers.IDLE_S
     settings = Settings(server=ServerSettings(idle_s=600.5))
     assert make_server(app, settings).config.timeout_keep_alive == 601

@@ -27,13 +27,13 @@ def write(text: str) -> None:
     Path("atelier.toml").write_text(text)
 
 
-def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+def test_defaults_without_any_settings(tmp_path: Path) -> None:
     settings = load_settings()
     assert settings.server.port == 8000
     assert settings.store_url == str(tmp_path / ".atelier" / "outputs")
 
 
-def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     write('[server]\nport = 1\nhost = "0.0.0.0"\n[redis]\nurl = "redis://file"\n')
     monkeypatch.setenv("ATELIER_SERVER__PORT", "2")
     settings = load_settings(redis={"url": "redis://given"})
@@ -149,7 +149,7 @@ def test_a_wrong_variable_names_the_key(
     assert key in str(error.value)
 
 
-def test_the_key_of_a_client_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_key_is_not_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATELIER_API_KEY", "atl_1_2")
     assert load_settings().server.keys == "auto"
 

@@ -54,7 +54,7 @@ GOOD = f"00-{TRACE}-{SPAN}-01"
         (f"00-{TRACE}-{SPAN}-٠١", None),
     ],
 )
-def test_a_clients_header_is_well_formed_or_ignored(given: str | None, taken: str | None) -> None:
+def test_traceparent_header_is_valid_or_ignored(given: str | None, taken: str | None) -> None:
     assert spans.parse(given) == taken
 
 
@@ -100,7 +100,7 @@ def loaded_after(program: str, *hidden: str) -> str:
     return done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
-def test_while_off_nothing_of_it_is_loaded() -> None:
+def test_disabled_tracing_loads_no_sdk() -> None:
     """FastAPI and redis-py import modules of an installed OpenTelemetry. The modules that record
     and export spans are not loaded."""
     modules = loaded("service.server, workers.pool.process", None)
@@ -108,7 +108,7 @@ def test_while_off_nothing_of_it_is_loaded() -> None:
     assert "opentelemetry.sdk.trace" not in modules and "opentelemetry.exporter" not in modules
 
 
-def test_what_is_missing_is_named_at_the_start() -> None:
+def test_missing_package_is_named_at_start() -> None:
     modules = loaded("service.tracing", "http://127.0.0.1:9")
     assert "opentelemetry.sdk.trace" in modules
     message = loaded("service.tracing", "http://127.0.0.1:9", "opentelemetry.sdk")
@@ -150,7 +150,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_collector_that_hangs_keeps_nobody(silent: str) -> None:
+def test_hanging_collector_does_not_block_the_exit(silent: str) -> None:
     """Begin and end more spans than the buffer holds. The exit does not wait for the missing
     response; only the exporting thread waits, for ten seconds in all."""
     with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
@@ -170,7 +170,7 @@ def test_the_same_claim_is_the_same_span(silent: str) -> None:
     assert len(names) == 3 and all(TRACE in str(name) for name in names)
 
 
-def test_a_span_is_where_it_was_begun() -> None:
+def test_span_has_the_context_of_its_start() -> None:
     with (
         collecting() as collector,
         spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
@@ -189,7 +189,7 @@ def test_a_span_is_where_it_was_begun() -> None:
         assert get_current_span() is INVALID_SPAN
 
 
-def test_what_has_ended_can_be_sent_at_once() -> None:
+def test_flush_sends_ended_spans() -> None:
     """`flush` is for processes that may exit abruptly; otherwise spans are sent once a second."""
     with (
         collecting() as collector,
@@ -202,7 +202,7 @@ def test_what_has_ended_can_be_sent_at_once() -> None:
             assert collector.spans[-1].name == name
 
 
-async def test_who_logs_what_broke_a_request_knows_its_trace() -> None:
+async def test_exception_log_has_the_trace_of_the_request() -> None:
     async def broken(scope: object, receive: object, send: object) -> None:
         raise ValueError
 
@@ -237,7 +237,7 @@ async def test_a_span_has_the_status_of_an_error_after_the_response_has_begun() 
     assert span.attributes["http.response.status_code"] == 504 and span.error == "504"
 
 
-def test_what_opentelemetrys_own_variables_ask_for_and_cannot_be_is_told(
+def test_invalid_opentelemetry_variables_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9999")
@@ -246,7 +246,7 @@ def test_what_opentelemetrys_own_variables_ask_for_and_cannot_be_is_told(
         spans.exporting(settings, "atelier-test").__enter__()
 
 
-def test_where_opentelemetry_is_switched_off_nothing_has_a_trace(
+def test_otel_sdk_disabled_prevents_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -254,7 +254,7 @@ def test_where_opentelemetry_is_switched_off_nothing_has_a_trace(
         assert spans.begin("a") is INVALID_SPAN
 
 
-def test_a_collector_that_is_away_is_complained_of_seldom() -> None:
+def test_unreachable_collector_is_logged_rarely() -> None:
     def line(created: float) -> logging.LogRecord:
         return logging.makeLogRecord({"created": created})
 

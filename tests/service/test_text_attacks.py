@@ -79,7 +79,7 @@ FILES: Mapping[str, tuple[Callable[[], bytes], int]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_text_blocks_nobody(server: Attacked, name: str) -> None:
+def test_hostile_text_does_not_block_others(server: Attacked, name: str) -> None:
     make, expected = FILES[name]
     body = json.dumps({"image": base64.b64encode(make()).decode()}).encode()
     head = b"POST /sdapi/v1/png-info HTTP/1.1\r\nHost: localhost\r\n"
@@ -87,7 +87,7 @@ def test_a_text_blocks_nobody(server: Attacked, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [4 * MIB - 100, 5 * MIB])
-def test_a_recipe_blocks_nobody(server: Attacked, size: int) -> None:
+def test_hostile_recipe_does_not_block_others(server: Attacked, size: int) -> None:
     head = b"POST /v1/verify HTTP/1.1\r\nHost: localhost\r\n"
     check(server, request(head, b"image/jpeg", xmp(size)), {200})
 

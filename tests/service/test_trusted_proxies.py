@@ -116,7 +116,7 @@ async def test_the_scheme_of_links(
     assert httpx.URL(answer.json()["data"][0]["url"]).scheme == scheme
 
 
-async def test_the_environment_trusts_nobody(
+async def test_environment_variables_trust_no_proxy(
     settings: Settings, queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Set variables that uvicorn reads on its own; the server ignores them."""

@@ -68,7 +68,7 @@ def test_an_archive_has_no_history(tmp_path: Path) -> None:
         extract(tmp_path / "code", tmp_path, "0" * 40)
 
 
-def test_a_wrong_commit_is_no_reason_to_skip(repository: Path, tmp_path: Path) -> None:
+def test_wrong_commit_is_not_skipped(repository: Path, tmp_path: Path) -> None:
     head = git(repository, "rev-parse", "HEAD")
     git(repository, "checkout", "--quiet", "--orphan", "other")
     other = commit(repository, "three")

@@ -115,7 +115,7 @@ def test_the_same_request_has_the_same_pixels(
         assert by_versions[old.name, new.name] == by_versions[new.name, new.name]
 
 
-def test_what_waits_and_what_runs_goes_on_with_the_other_version(
+def test_queued_and_running_jobs_continue_with_the_other_version(
     installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
 ) -> None:
     before, after = from_to
@@ -140,7 +140,7 @@ def test_what_waits_and_what_runs_goes_on_with_the_other_version(
     assert [name for _, name in own_events].count("running") == 2
 
 
-def test_either_front_end_knows_what_the_other_accepted(
+def test_either_front_end_reads_jobs_of_the_other(
     installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
 ) -> None:
     own_front, other_front = (installation.http(version, key) for version in from_to)

@@ -33,11 +33,11 @@ def test_every_lock_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
+def test_lock_matches_pyproject(name: str) -> None:
     assert faults(pins_of(name), wanted_of(name)) == [], "run `make locks`"
 
 
-def test_a_lock_that_is_not_is_told() -> None:
+def test_mismatched_lock_is_reported() -> None:
     pins, requirements = pins_of("frontend"), wanted_of("frontend")
     assert faults(pins, [*requirements, Requirement("torch")]) == ["torch is missing"]
     assert faults(pins, requirements[1:]) == ["fastapi is not asked for any more"]
@@ -52,7 +52,7 @@ def test_a_lock_that_is_not_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_what_a_package_needs_is_there(name: str) -> None:
+def test_locked_dependencies_are_complete(name: str) -> None:
     """Checked for packages installed here in the locked version, whose metadata is available. `pip
     check` covers the rest when images are built."""
     pins = pins_of(name)

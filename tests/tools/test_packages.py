@@ -69,7 +69,7 @@ def test_another_pyproject_is_noticed(table: str) -> None:
 
 
 @pytest.mark.parametrize(("extra", "python", "machine"), WHERE)
-def test_all_that_is_asked_for_is_there(extra: str, python: str, machine: str) -> None:
+def test_all_requirements_are_locked(extra: str, python: str, machine: str) -> None:
     pins, markers = installed(extra, python, machine), environment(python, machine)
     for requirement in project_requirements((extra,)):
         if requirement.name == UNLOCKED or (
@@ -101,7 +101,7 @@ def needs(name: str, version: str, here: dict[str, str]) -> Iterator[Requirement
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_what_a_package_needs_is_there(python: str) -> None:
+def test_locked_dependencies_are_complete(python: str) -> None:
     pins, markers = installed("test", python, "x86_64"), environment(python, "x86_64")
     for name, pin in pins.items():
         for need in needs(name, version_of(pin), markers):
@@ -118,7 +118,7 @@ def test_an_accelerator_has_its_own_packages(extra: str, own: str) -> None:
     assert own in pins and pins.keys().isdisjoint({"jax-cuda12-plugin", "libtpu"} - {own})
 
 
-def test_without_an_extra_there_is_no_jax() -> None:
+def test_no_jax_without_an_extra() -> None:
     names = {Requirement(entry.pin).name for entry in chosen(ENTRIES, [])}
     assert "fastapi" in names and "setuptools" in names
     assert names.isdisjoint(HEAVY)
@@ -139,7 +139,7 @@ def test_images_have_the_same_versions(name: str) -> None:
     }
 
 
-def test_pip_gets_what_an_extra_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pip_gets_the_packages_of_an_extra(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu"]) == 0
     assert capsys.readouterr().out.count("--hash=") == sum(
         len(entry.hashes) for entry in chosen(ENTRIES, ["tpu"])
@@ -148,7 +148,7 @@ def test_pip_gets_what_an_extra_is_for(capsys: pytest.CaptureFixture[str]) -> No
     assert "the lock has no nothing; run `make locks`" in capsys.readouterr().err
 
 
-def test_a_lock_is_read_as_it_is_written() -> None:
+def test_lock_round_trips() -> None:
     parts = {
         CORE: [Entry("a==1", ("sha256:0", "sha256:1"), ())],
         "cpu": [Entry("b==2 ; python_full_version < '3.12'", ("sha256:2",), ())],
@@ -170,7 +170,7 @@ def made(folder: Path, *arguments: str) -> str:
     ).stdout
 
 
-def test_an_install_takes_the_lock_and_the_newest_is_asked_for(tmp_path: Path) -> None:
+def test_install_uses_the_lock_or_the_newest(tmp_path: Path) -> None:
     locked, newest = made(tmp_path), made(tmp_path, "NEWEST=1")
     assert locked.count("uv pip install") == 2, "twice: what runs, and what tests need"
     assert locked.count("--no-deps --require-hashes --only-binary :all:") == 4, "by uv, else pip"
@@ -200,8 +200,8 @@ def test_an_environment_of_another_python_or_project_is_made_again(tmp_path: Pat
     assert (venv / "module").exists(), "no Python: nothing is thrown away"
 
 
-@pytest.mark.parametrize("name", ["newest.txt", "newcomer.txt"])
-def test_what_is_run_with_the_newest_is_there(name: str) -> None:
+@pytest.mark.parametrize("name", ["newest.txt", "newest_short.txt"])
+def test_listed_tests_exist(name: str) -> None:
     for line in (ROOT / "tests" / name).read_text("utf-8").splitlines():
         path, _, test = line.partition("::")
         assert test.partition("[")[0] in (ROOT / path).read_text("utf-8")

@@ -33,7 +33,7 @@ def test_every_selector_is_narrowed(expr: str, expected: str) -> None:
     assert scoped(expr, 'c="x"') == expected
 
 
-def test_rules_and_dashboards_ask_for_no_series_of_another_name() -> None:
+def test_queries_contain_only_selectors_and_operators() -> None:
     """A bare name would not be narrowed to a scope."""
     for query in [*dashboard_queries("1m", "1h"), *rule_queries()]:
         rest = LABELS.sub(" ", SELECTOR.sub(" ", query.expr))

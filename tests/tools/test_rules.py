@@ -52,14 +52,14 @@ def test_a_cluster_gets_the_same(kind: str) -> None:
     assert resource["spec"]["groups"] == [group | {"interval": EVERY} for group in groups]
 
 
-def test_the_clusters_file_is_what_the_code_writes() -> None:
+def test_generated_cluster_rules_are_current() -> None:
     hint = "deploy/prometheus/kubernetes/rules.yaml differs: run `make rules`"
     file = CONFIG.parent / "kubernetes" / "rules.yaml"
     assert file.read_text() == manifest("Rules"), hint
 
 
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
-def test_they_fire_where_they_should(file: Path) -> None:
+def test_alerts_fire_as_expected(file: Path) -> None:
     promtool("test", "rules", file)
 
 
@@ -73,9 +73,7 @@ def test_rules_and_the_ledger_have_the_codes_list_of_clients_faults() -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
-def test_they_fire_there_as_well_where_an_operator_scopes_them(
-    file: Path, scope: str, tmp_path: Path
-) -> None:
+def test_alerts_fire_with_operator_scopes(file: Path, scope: str, tmp_path: Path) -> None:
     """Scopes of Google's operator, and of the Prometheus Operator with an enforced label."""
     promtool("test", "rules", write_cases(file, SCOPES[scope], tmp_path))
 
@@ -106,9 +104,7 @@ def test_the_runbook_has_an_entry_for_each(entries: dict[str, tuple[str, str]]) 
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_what_it_is_about_and_leads_on(
-    name: str, entries: dict[str, tuple[str, str]]
-) -> None:
+def test_alert_annotations_are_complete(name: str, entries: dict[str, tuple[str, str]]) -> None:
     texts = ALERTS[name]["annotations"]
     assert set(texts) == {"summary", "description", "runbook_url", "dashboard_url"}
     assert texts["summary"].endswith(".")

@@ -70,9 +70,11 @@ def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None
     if not waiting:
         return None
     first, step_kind = waiting[0], waiting[0].step_kind
-    if first.retries_alone:
+    if first.retries_separately:
         return Batch(step_kind, (first,), step_kind.smallest)
-    candidates = [row for row in waiting if row.step_kind is step_kind and not row.retries_alone]
+    candidates = [
+        row for row in waiting if row.step_kind is step_kind and not row.retries_separately
+    ]
     batch_layout = step_kind.times.best(len(candidates), step_kind.batch_layouts)
     return Batch(step_kind, tuple(candidates[: batch_layout.size]), batch_layout)
 

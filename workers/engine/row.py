@@ -92,7 +92,7 @@ class Row:
     """Device-seconds of the image in earlier claims."""
     ticket: int = 0
     """Ticket number drawn with each step that is sent; the lowest is served first."""
-    retries_alone: bool = False
+    retries_separately: bool = False
     """Whether it runs in a batch of its own, after a failed batch, until one step has succeeded."""
     canceled: bool = False
     """Set from any thread: no further step is sent."""
@@ -142,7 +142,7 @@ class Row:
     @property
     def sendable(self) -> bool:
         """Return whether the next step may be sent now."""
-        unsure = self.retries_alone and self.sent > self.done
+        unsure = self.retries_separately and self.sent > self.done
         return not (self.canceled or self.paused or self.all_sent or unsure)
 
     @property
@@ -177,14 +177,14 @@ class Row:
 
     def advance(self, state: PyTree, device_seconds: float) -> None:
         """Record one finished step whose state is finite."""
-        self.verified_state, self.retries_alone = state, False
+        self.verified_state, self.retries_separately = state, False
         self.done += 1
         self.device_seconds += device_seconds
         self.progress = RowProgress(state, self.done, self.device_seconds)
 
     def rewind(self) -> None:
         """Discard steps sent but not verified; run the next step alone."""
-        self.state, self.sent, self.retries_alone = self.verified_state, self.done, True
+        self.state, self.sent, self.retries_separately = self.verified_state, self.done, True
         self.modulations = None  # their program may have caused the failure
         self.epoch += 1
 

@@ -245,7 +245,7 @@ class StepLoop:
         if rows:
             log.warning("a step of %d rows failed: %s", batch.batch_layout.size, error)
         for row in rows:
-            if row.retries_alone:
+            if row.retries_separately:
                 self._end(row, generation_failed(error, f"in step {row.image_done + 1}"))
             else:
                 row.rewind()

@@ -53,7 +53,7 @@ class Trials:
         self._engine = engine
         self._requests = requests
         self._expected_s = expected_s
-        self._alone: list[tuple[Fields, TriedPrograms]] = []
+        self._solo_programs: list[tuple[Fields, TriedPrograms]] = []
         """Requests already tried alone, and their programs."""
 
     async def run_alone(self) -> str | None:
@@ -71,7 +71,7 @@ class Trials:
                 continue
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    self._alone.append((fields, await _alone(self._engine, fields)))
+                    self._solo_programs.append((fields, await _alone(self._engine, fields)))
             except TimeoutError:
                 log.info("a trial takes more than %s s, not %.1f", self.timeout_s, expected_s)
             except GenerationFailed as failure:
@@ -89,7 +89,7 @@ class Trials:
             measured: recent measurements of other workers, which are skipped.
         """
         await self._engine.readiness.larger_ready(self._requests)
-        for fields, programs in self._alone:
+        for fields, programs in self._solo_programs:
             bucket = self._engine.costs.bucket(fields)
             if all((bucket, size) in measured for size in sizes(programs)):
                 continue

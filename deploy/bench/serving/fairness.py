@@ -26,7 +26,9 @@ def fairness(
     """
     rows = {
         tenant: _row(those, alone, window_s)
-        for tenant, those in sorted(grouped(answers, lambda answer: answer.ask.tenant).items())
+        for tenant, those in sorted(
+            grouped(answers, lambda answer: answer.timed_request.tenant).items()
+        )
     }
     requested = {tenant: row["asked_s"] for tenant, row in rows.items()}
     total = sum(row["got_s"] for row in rows.values())
@@ -43,9 +45,9 @@ def _row(
     done = [answer for answer in answers if answer.outcome == SUCCEEDED]
     in_time = [a for a in done if a.ended_at_s is not None and a.ended_at_s <= window_s]
     slowdowns = [
-        answer.whole_s / alone[answer.ask.shape].whole_s
+        answer.whole_s / alone[answer.timed_request.shape].whole_s
         for answer in done
-        if answer.ask.shape in alone and answer.whole_s is not None
+        if answer.timed_request.shape in alone and answer.whole_s is not None
     ]
     return {
         "asked": len(answers),
@@ -59,7 +61,7 @@ def _row(
 
 def _work_s(answer: RequestOutcome, alone: Mapping[str, Alone]) -> float:
     """Return the unloaded cost of a request; if unmeasured, its job's device time or 0."""
-    unloaded = alone.get(answer.ask.shape)
+    unloaded = alone.get(answer.timed_request.shape)
     if unloaded is None:
         return answer.device_s or 0.0
     return unloaded.whole_s if unloaded.device_s is None else unloaded.device_s

@@ -130,9 +130,9 @@ async def send(
 async def _one(
     server: Server, answer: RequestOutcome, alone: Mapping[str, Alone], began: float
 ) -> None:
-    unloaded = alone.get(answer.ask.shape)
-    answer.deadline_s = answer.ask.deadline_s(unloaded.whole_s if unloaded else None)
-    answer.late_s = max(0.0, time.perf_counter() - began - answer.ask.at_s)
+    unloaded = alone.get(answer.timed_request.shape)
+    answer.deadline_s = answer.timed_request.deadline_s(unloaded.whole_s if unloaded else None)
+    answer.late_s = max(0.0, time.perf_counter() - began - answer.timed_request.at_s)
     await server.ask(answer)
     answer.ended_at_s = time.perf_counter() - began
 

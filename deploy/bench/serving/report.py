@@ -57,9 +57,9 @@ def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> d
         "reuse": reuse(answers),
         "waits": {
             "all": waits(answers),
-            "by_model": _waits_by(answers, lambda answer: answer.ask.model),
-            "by_shape": _waits_by(answers, lambda answer: answer.ask.shape),
-            "by_tenant": _waits_by(answers, lambda answer: answer.ask.tenant),
+            "by_model": _waits_by(answers, lambda answer: answer.timed_request.model),
+            "by_shape": _waits_by(answers, lambda answer: answer.timed_request.shape),
+            "by_tenant": _waits_by(answers, lambda answer: answer.timed_request.tenant),
         },
         "goodput": goodput(answers, run.alone, scales),
         "deadlines": deadlines(answers),
@@ -79,7 +79,7 @@ def _offered(run: Run) -> float | None:
     Requests count with their cost on the unloaded server. 1 is the capacity of a device that works
     on one image at a time.
     """
-    unloaded = [run.alone.get(answer.ask.shape) for answer in run.answers]
+    unloaded = [run.alone.get(answer.timed_request.shape) for answer in run.answers]
     seconds = [
         times.device_s for times in unloaded if times is not None and times.device_s is not None
     ]

@@ -18,7 +18,7 @@ UNREACHABLE, LOST, UNFINISHED = "unreachable", "lost", "unfinished"
 class RequestOutcome:
     """Outcome of a request, filled in as it progresses. A time is None if it was not reached."""
 
-    ask: TimedRequest
+    timed_request: TimedRequest
     late_s: float = 0.0
     """Delay after its planned time."""
     outcome: str = UNFINISHED
@@ -49,7 +49,7 @@ class RequestOutcome:
     """Id of the job whose files it received."""
     is_hit: bool = False
     """Whether it received them at once (`X-Atelier-Cache: hit`)."""
-    pictures: int = 0
+    images: int = 0
     ended_at_s: float | None = None
     """Time of its end after the load's start."""
 
@@ -96,7 +96,7 @@ class RequestOutcome:
             self.run_s = finished - started
         self.device_s = (job.get("usage") or {}).get("device_seconds")
         self.reuses = job.get("reuses")
-        self.pictures = len(job.get("outputs") or ())
+        self.images = len(job.get("outputs") or ())
 
 
 def lifetime_s(job: Mapping[str, Any]) -> float | None:

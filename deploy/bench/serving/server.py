@@ -115,15 +115,16 @@ class Server:
         """Cancel a request's job; ignores connection errors."""
         with suppress(httpx.HTTPError):
             await self._http.post(
-                f"/v1/jobs/{answer.job_id}/cancel", headers=self._headers(answer.ask.tenant)
+                f"/v1/jobs/{answer.job_id}/cancel",
+                headers=self._headers(answer.timed_request.tenant),
             )
 
     async def _post(self, answer: RequestOutcome) -> httpx.Response:
-        body = dict(answer.ask.request)
+        body = dict(answer.timed_request.request)
         if answer.deadline_s is not None:
             body["deadline_s"] = answer.deadline_s
         return await self._http.post(
-            "/v1/generate", json=body, headers=self._headers(answer.ask.tenant)
+            "/v1/generate", json=body, headers=self._headers(answer.timed_request.tenant)
         )
 
     async def _followed(self, answer: RequestOutcome) -> tuple[dict[str, Any], float]:
@@ -155,7 +156,7 @@ class Server:
     async def _events(self, answer: RequestOutcome, last: str) -> AsyncGenerator[JobEvent]:
         """Yield the events of a job. Raises: httpx.HTTPError; ValueError: malformed events."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
-        headers |= self._headers(answer.ask.tenant)
+        headers |= self._headers(answer.timed_request.tenant)
         path, reader = f"/v1/jobs/{answer.job_id}/events", EventReader()
         async with self._http.stream("GET", path, headers=headers) as response:
             response.raise_for_status()
@@ -167,7 +168,7 @@ class Server:
         """Return the job from its end event, or fetch it if the event lacks it."""
         if "state" in end.data:
             return end.data
-        headers = self._headers(answer.ask.tenant)
+        headers = self._headers(answer.timed_request.tenant)
         response = await self._http.get(f"/v1/jobs/{answer.job_id}", headers=headers)
         job: dict[str, Any] = response.json() if response.is_success else {"state": end.name}
         return job
@@ -176,7 +177,7 @@ class Server:
         """Download the files of a successful job; return the seconds."""
         if not self._fetch or answer.outcome != SUCCEEDED:
             return 0.0
-        began, headers = time.perf_counter(), self._headers(answer.ask.tenant)
+        began, headers = time.perf_counter(), self._headers(answer.timed_request.tenant)
         try:
             for output in job["outputs"]:
                 (await self._http.get(output["url"], headers=headers)).raise_for_status()

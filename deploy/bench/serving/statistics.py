@@ -90,12 +90,14 @@ def goodput(
 
     Refusals and failures count as not done. Empty if no unloaded times are known.
     """
-    measured = [answer for answer in answers if answer.ask.shape in alone]
+    measured = [answer for answer in answers if answer.timed_request.shape in alone]
     if not measured:
         return []
     rows = []
     for scale in scales:
-        met = sum(answer.met(scale * alone[answer.ask.shape].whole_s) for answer in measured)
+        met = sum(
+            answer.met(scale * alone[answer.timed_request.shape].whole_s) for answer in measured
+        )
         rows.append(
             {"scale": scale, "asked": len(measured), "met": met, "share": part(met, measured)}
         )
@@ -105,7 +107,7 @@ def goodput(
 def deadlines(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
     """Count the deadlines met by scale (None: deadlines in seconds)."""
     with_deadline = [answer for answer in answers if answer.deadline_s is not None]
-    groups = grouped(with_deadline, lambda answer: answer.ask.deadline_scale)
+    groups = grouped(with_deadline, lambda answer: answer.timed_request.deadline_scale)
     rows = []
     for scale, those in sorted(groups.items(), key=lambda group: group[0] or 0.0):
         met = sum(answer.met(answer.deadline_s or 0.0) for answer in those)
@@ -123,7 +125,7 @@ def throughput(answers: Sequence[RequestOutcome], window_s: float) -> dict[str, 
         "window_s": window_s,
         "asked_per_s": len(answers) / window_s,
         "done_per_s": len(done) / window_s,
-        "pictures_per_s": sum(answer.pictures for answer in done) / window_s,
+        "pictures_per_s": sum(answer.images for answer in done) / window_s,
         "device_s_per_s": sum(reported) / window_s if len(reported) == len(device) else None,
     }
 
@@ -133,7 +135,9 @@ def reuse(answers: Sequence[RequestOutcome]) -> dict[str, float]:
 
     A request saves the device-seconds of the job that generated its files, if this load sent that.
     """
-    requests = grouped(answers, lambda answer: (answer.ask.tenant, _text(answer.ask.request)))
+    requests = grouped(
+        answers, lambda answer: (answer.timed_request.tenant, _text(answer.timed_request.request))
+    )
     done = [answer for answer in answers if answer.outcome == SUCCEEDED]
     device_s = {answer.job_id: answer.device_s or 0.0 for answer in done if not answer.reuses}
     reused = [answer for answer in done if answer.reuses]

@@ -15,8 +15,8 @@ from deploy.bench.machine import machine, versions
 from deploy.cli.options import count
 from lab.bench.quality import wide
 from lab.bench.quality.drawing import Cost, GeneratedImage, ImageGenerator, cost, drawn
+from lab.demo.training.images import ImageSubject
 from lab.demo.training.moving import VideoSubject
-from lab.demo.training.pictures import ImageSubject
 from models import registry
 from models.spec.quality_presets import EXACT
 from models.weights.quantize import Rounding

@@ -17,8 +17,8 @@ from lab.demo.training.checkpoint_folder import DIFFUSERS_VERSION
 from lab.demo.training.evaluate import compare, sample
 from lab.demo.training.finished import finished
 from lab.demo.training.frozen_base import TrainingRun, training_data
+from lab.demo.training.images import held_out_prompts
 from lab.demo.training.latents import encoded, in_chunks
-from lab.demo.training.pictures import held_out_prompts
 from lab.demo.training.prompts import Prompts
 from lab.demo.world.dataset import random_scene
 from lab.demo.world.scenes import draw

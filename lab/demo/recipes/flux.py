@@ -24,7 +24,7 @@ from lab.demo.training.checkpoint_folder import (
     t5_config,
 )
 from lab.demo.training.image_vae import CONFIG as VAE
-from lab.demo.training.pictures import ImageSubject
+from lab.demo.training.images import ImageSubject
 from lab.demo.training.recipe import Subject, Text, Tokens
 from lab.demo.training.train import shifted, spread
 from lab.demo.training.weights import embeddings_as_large, scaled, zeroed

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lab.demo.training.pictures import ImageSubject, held_out_prompts
+from lab.demo.training.images import ImageSubject, held_out_prompts
 from lab.demo.world.checker import Report
 from lab.demo.world.dataset import random_scene
 from lab.demo.world.outline_checker import check_outlines

@@ -23,7 +23,7 @@ Act = Callable[[], Awaitable[None]]
 class Outcome:
     """Outcome of a request."""
 
-    ask: SimulatedRequest
+    request: SimulatedRequest
     is_admitted: bool = False
     began_at: float | None = None
     """Time of the first start."""
@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def in_time(self) -> bool:
-        return self.ended_at is not None and self.ended_at <= self.ask.deadline_at
+        return self.ended_at is not None and self.ended_at <= self.request.deadline_at
 
 
 class Fleet:
@@ -105,10 +105,10 @@ class Fleet:
         rows = await self._scheduler.claim(pool) if pool.free > 0 else []
         for row in rows:
             pool.add(row, self._now)
-            outcome = self._outcomes[row.ask.number]
+            outcome = self._outcomes[row.request.number]
             if outcome.began_at is None:
                 outcome.began_at = self._now
-            self._at(row.ask.deadline_at + INSTANT_S, lambda row=row: self._expire(row))
+            self._at(row.request.deadline_at + INSTANT_S, lambda row=row: self._expire(row))
         self._continue(pool)
         return bool(rows)
 
@@ -125,10 +125,10 @@ class Fleet:
         for row in pool.end():
             if row.stage == DONE:
                 await self._scheduler.finish(row)
-                self._outcomes[row.ask.number].ended_at = self._now
+                self._outcomes[row.request.number].ended_at = self._now
             elif not row.is_dropped:
                 was_preempted = True
-                self._outcomes[row.ask.number].preemptions += 1
+                self._outcomes[row.request.number].preemptions += 1
                 await self._scheduler.requeue(row)
         while pool.free > 0 and await self._claim(pool):
             pass

@@ -39,7 +39,7 @@ class SimulatedRequest:
 class Row:
     """A request on a pool."""
 
-    ask: SimulatedRequest
+    request: SimulatedRequest
     hold: Any = None
     """The scheduler's claim."""
     done: int = 0
@@ -58,17 +58,17 @@ class Row:
     @property
     def left_s(self) -> float:
         """Seconds of the remaining steps, alone."""
-        return (self.ask.times.steps - self.done) * self.ask.times.step_s[0]
+        return (self.request.times.steps - self.done) * self.request.times.step_s[0]
 
     @property
     def rest_s(self) -> float:
         """Seconds until it would be done, alone."""
-        return self.left_s + self.ask.times.decode_s
+        return self.left_s + self.request.times.decode_s
 
     @property
     def has_slot(self) -> bool:
         """Whether it occupies a slot, as `workers.pool.capacity` counts."""
-        return self.ask.times.steps - self.done > LEAVING_STEPS
+        return self.request.times.steps - self.done > LEAVING_STEPS
 
     def advance(self) -> None:
         """Advance by one finished unit of work."""
@@ -78,7 +78,7 @@ class Row:
             self.stage = DONE
         else:
             self.done += 1
-            self.stage = DECODE if self.done == self.ask.times.steps else STEP
+            self.stage = DECODE if self.done == self.request.times.steps else STEP
 
 
 @dataclass(eq=False)
@@ -118,9 +118,9 @@ class Pool:
         if not ready:
             return False
         first = min(ready, key=lambda row: row.ticket)
-        times = first.ask.times
+        times = first.request.times
         if first.stage == STEP:
-            same_shape = [row for row in stepping if row.ask.shape == first.ask.shape]
+            same_shape = [row for row in stepping if row.request.shape == first.request.shape]
             same_shape.sort(key=lambda row: row.ticket)
             size = best_size(times.step_s, len(same_shape))
             self.at_work, duration_s = tuple(same_shape[:size]), times.step_s[size - 1]

@@ -16,7 +16,7 @@ from lab.load.simulator.pool import Pool, SimulatedRequest
 from lab.load.simulator.schedulers import SETTINGS, Ordered, RealQueue
 from lab.load.simulator.times import Times, known
 
-MIX = Path("examples/bench/pictures-and-videos.toml")
+MIX = Path("examples/bench/images-and-videos.toml")
 TOGETHER = "any"
 """Queue of pools that serve all shapes."""
 SPARE = 1.5
@@ -132,21 +132,23 @@ class Summary:
 
     def goodput(self) -> float:
         """Share of the requested device-seconds in requests that met their deadline."""
-        work_s = [outcome.ask.times.alone_s for outcome in self.outcomes]
-        good_s = [outcome.ask.times.alone_s for outcome in self.outcomes if outcome.in_time]
+        work_s = [outcome.request.times.alone_s for outcome in self.outcomes]
+        good_s = [outcome.request.times.alone_s for outcome in self.outcomes if outcome.in_time]
         return sum(good_s) / sum(work_s)
 
     def wait_s(self, percent: int) -> float:
         """Percentile of the seconds until the first start, of started requests."""
         waits = [
-            outcome.began_at - outcome.ask.at_s
+            outcome.began_at - outcome.request.at_s
             for outcome in self.outcomes
             if outcome.began_at is not None
         ]
         return statistics.quantiles(waits, n=100)[percent - 1] if len(waits) > 1 else math.nan
 
     def _of(self, is_video: bool | None) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if is_video in (None, outcome.ask.is_video)]
+        return [
+            outcome for outcome in self.outcomes if is_video in (None, outcome.request.is_video)
+        ]
 
 
 def _mean(values: Sequence[bool]) -> float:

@@ -82,11 +82,11 @@ class RealQueue:
         self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
         self._tables: dict[str, CostTable] = {}
         self._outlooks: dict[str, tuple[WaitEstimator, float]] = {}
-        self._asks: dict[str, SimulatedRequest] = {}
+        self._requests: dict[str, SimulatedRequest] = {}
         self._warm: dict[str, tuple[str, ...]] = {}
         self._waiting: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """Latest useful start of queued jobs, by queue; only saves calls of the queue."""
-        self._asked_at: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
 
     async def begin(self, pools: Sequence[Pool], shapes: Iterable[SimulatedRequest]) -> None:
         asks_by_shape: defaultdict[str, dict[str, SimulatedRequest]] = defaultdict(dict)
@@ -118,7 +118,7 @@ class RealQueue:
             return False
         stored, _ = await self._queue.put(estimate_.mark_job(job))
         estimator.add_accepted(stored)
-        self._asks[stored.id] = ask
+        self._requests[stored.id] = ask
         self._waiting[ask.queue][stored.id] = (job.deadline_at or math.inf) - cost.seconds
         return True
 
@@ -141,17 +141,17 @@ class RealQueue:
     def _row(self, claim: Claim) -> Row:
         self._waiting[claim.job.model].pop(claim.job.id, None)
         done = sum(snapshot.step for snapshot in claim.job.snapshots)
-        return Row(self._asks[claim.job.id], claim, done=done, reported=done)
+        return Row(self._requests[claim.job.id], claim, done=done, reported=done)
 
     async def make_room(self, pool: Pool) -> Row | None:
         """Preempt like `workers.pool.preemption`; with an empty queue only every QUIET_S."""
         now = self._queue.clock.now - self._epoch_s
         if (
             not self._waiting[pool.queue]
-            and now < self._asked_at.get(pool.name, -math.inf) + QUIET_S
+            and now < self._requested_at.get(pool.name, -math.inf) + QUIET_S
         ):
             return None
-        self._asked_at[pool.name] = now
+        self._requested_at[pool.name] = now
         active = [row for row in pool.rows if row.has_slot]
         rows = {
             row.hold.job.id: row
@@ -184,7 +184,7 @@ class RealQueue:
     async def _report(self, row: Row) -> None:
         if row.reported != row.done:
             row.reported = row.done
-            await self._queue.progress(row.hold, row.done, row.ask.times.steps)
+            await self._queue.progress(row.hold, row.done, row.request.times.steps)
 
     async def requeue(self, row: Row) -> None:
         await self._report(row)
@@ -192,14 +192,14 @@ class RealQueue:
         await self._queue.snapshot(row.hold, [snapshot])
         await self._queue.release(row.hold, preempted=True)
         deadline_at = row.hold.job.deadline_at or math.inf
-        self._waiting[row.ask.queue][row.hold.job.id] = deadline_at - row.rest_s
+        self._waiting[row.request.queue][row.hold.job.id] = deadline_at - row.rest_s
 
     async def finish(self, row: Row) -> None:
         cost = row.hold.job.cost
         await self._queue.finish(row.hold, [], Usage(device_seconds=cost))
 
     async def is_expired(self, row: Row) -> bool:
-        return not await self._queue.progress(row.hold, row.done, row.ask.times.steps)
+        return not await self._queue.progress(row.hold, row.done, row.request.times.steps)
 
     async def tick(self, now: float) -> None:
         await self._queue.reap()
@@ -274,13 +274,13 @@ class Ordered:
             row
             for pool in pools
             for row in pool.rows
-            if pool.queue == ask.queue and row.ask.is_video and row.has_slot and not row.yields
+            if pool.queue == ask.queue and row.request.is_video and row.has_slot and not row.yields
         ]
         return max(videos, key=lambda row: slack_s(row, self._now), default=None)
 
     async def requeue(self, row: Row) -> None:
         row.yields, row.stage = False, "encode"
-        self._waiting[row.ask.queue].append(row)
+        self._waiting[row.request.queue].append(row)
 
     async def finish(self, row: Row) -> None:
         pass
@@ -294,20 +294,20 @@ class Ordered:
 
 def slack_s(row: Row, now: float) -> float:
     """Seconds that remain until the deadline if the row ran from now on."""
-    return row.ask.deadline_at - now - row.rest_s
+    return row.request.deadline_at - now - row.rest_s
 
 
 def _pictures_first(row: Row, now: float) -> object:
     """Order by class, then whether the deadline can still be met, then by slack."""
     slack = slack_s(row, now)
-    return row.ask.is_video, slack < 0, slack
+    return row.request.is_video, slack < 0, slack
 
 
 def baselines() -> list[Ordered]:
     """Orders of other schedulers."""
     return [
-        Ordered("first come", lambda row, _: row.ask.number),
-        Ordered("shortest first", lambda row, _: (row.rest_s, row.ask.number)),
-        Ordered("earliest deadline", lambda row, _: row.ask.deadline_at),
+        Ordered("first come", lambda row, _: row.request.number),
+        Ordered("shortest first", lambda row, _: (row.rest_s, row.request.number)),
+        Ordered("earliest deadline", lambda row, _: row.request.deadline_at),
         Ordered("images preempt videos", _pictures_first, preempts=True),
     ]

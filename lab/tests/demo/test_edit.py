@@ -19,7 +19,7 @@ import models.demo
 from deploy.local.supervisor import DEMO_EDIT_PIPELINE
 from lab.demo.recipes.edit import Edited, edited
 from lab.demo.training.evaluate import compare
-from lab.demo.training.pictures import ImageSubject, held_out_prompts
+from lab.demo.training.images import ImageSubject, held_out_prompts
 from lab.demo.world.vocabulary import Scene
 from lab.tests.demo.test_controls import png
 from models import registry
@@ -99,7 +99,7 @@ def test_edits_are_made_and_all_else_stays(exam: Edited, changed: np.ndarray) ->
     assert scores[1]["both"] <= WITHOUT_MOST
 
 
-def test_diffusers_draws_the_same_edit(exam: Edited, changed: np.ndarray) -> None:
+def test_edit_matches_diffusers(exam: Edited, changed: np.ndarray) -> None:
     """diffusers' pipeline resizes references to about a megapixel unless told otherwise."""
     pipeline = FluxKontextPipeline.from_pretrained(BASE).to(torch.float32)
     pipeline.set_progress_bar_config(disable=True)

@@ -66,7 +66,7 @@ def test_every_adapter_is_shipped_with_its_preview_and_small() -> None:
 
 
 @pytest.mark.parametrize("name", LORAS)
-def test_an_adapter_draws_its_style_and_the_base_does_not(name: str) -> None:
+def test_adapter_has_its_style_and_the_base_does_not(name: str) -> None:
     style, recipe = STYLES[name], Adapted(LORAS[name].subject)
     model, vae = finished(recipe, BASE)
     prompts = Prompts(recipe.tokenizers(BASE))
@@ -88,7 +88,7 @@ def reference() -> Any:
 
 
 @pytest.mark.parametrize("name", LORAS)
-def test_diffusers_draws_the_style(name: str, reference: Any) -> None:
+def test_diffusers_generates_the_style(name: str, reference: Any) -> None:
     subject, criterion = LORAS[name].subject, STYLES[name].criterion
     prompts = subject.exams()[name][:PROMPTS]
 

@@ -95,5 +95,5 @@ def test_what_stands_in_a_loop_runs_as_often_as_that(found: dict[str, Operation]
     assert found["last"].runs == 1 and found["two"].source.endswith("body/add")
 
 
-def test_kernels_tell_what_they_read(found: dict[str, Operation]) -> None:
+def test_kernels_report_what_they_read(found: dict[str, Operation]) -> None:
     assert found["transposed_attention.2"].operands == ((2, 128, 512), (2, 256, 128))

@@ -39,7 +39,7 @@ def test_the_same_programs_are_not_compiled_again() -> None:
     assert current(RECORD, PROGRAMS, {**VERSIONS, "jax": "1.1"}, never) == RECORD.steps
 
 
-def test_a_change_of_a_program_is_told_with_what_to_do() -> None:
+def test_program_change_is_reported_with_instructions() -> None:
     with pytest.raises(Stale, match='make -C lab tpu-schedule ARGS="wan --write"'):
         current(RECORD, {**PROGRAMS, "wan": "a new one"}, VERSIONS, never)
 
@@ -104,7 +104,7 @@ def fingerprinted() -> Iterator[Callable[[str, str], str]]:
     jax.config.update(option, before)
 
 
-def test_where_a_source_lies_is_not_in_a_fingerprint(
+def test_source_paths_are_not_in_the_fingerprint(
     fingerprinted: Callable[[str, str], str],
 ) -> None:
     assert fingerprinted(SOURCE, "one.py") == fingerprinted("\n# moved\n" + SOURCE, "/a/two.py")

@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_before_anything_compiles(
     assert told in capsys.readouterr().err
 
 
-def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
+def test_page_without_a_section_is_unchanged(tmp_path: Path) -> None:
     page = tmp_path / "speed.md"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="<!-- schedule -->"):

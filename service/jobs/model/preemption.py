@@ -14,7 +14,7 @@ class Preemptible:
     fence: int
     left_s: float
     """Seconds until its steps are done."""
-    pictures: int
+    image_count: int
     """Number of slots that it takes."""
 
 

@@ -3,7 +3,7 @@
 -- otherwise miss. It is the job that the worker's next claim takes (`claim_jobs.lua`) once the
 -- preempted job is queued again; by another rule the worker might claim the preempted job again.
 -- args:  pool, model, slots, free (slots; 0 or negative), soonest_s (until a slot becomes free),
---        held ({{id, fence, left_s, pictures}, …}: jobs that may be preempted), ratio (minimum of
+--        held ({{id, fence, left_s, image_count}, …}: jobs that may be preempted), ratio (minimum of
 --        soonest_s over the waiting job's duration), room_s (how long other workers do not make
 --        room for it), version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
 -- Keys:  queued:model  virtual:model  job:id  next_job's
@@ -40,7 +40,7 @@ local function put_aside(held)
   local leads = not first[1] or job.place <= tonumber(first[2])
   job.order = job.tag - (leads and job.worth or worth_of(first[1]))
   job.latest = job.deadline and job.deadline - (job.run_s or 0) * undone
-  job.left_s, job.pictures = held.left_s, held.pictures
+  job.left_s, job.image_count = held.left_s, held.image_count
   return job
 end
 
@@ -85,7 +85,7 @@ local function is_worth_it(job, held)
   local lasts_s = takes_s(job)
   if not lasts_s or job.deaths then return false end
   if lasts_s * args.ratio > args.soonest_s then return false end
-  if args.free + held.pictures < math.min(job.images, args.slots) then return false end
+  if args.free + held.image_count < math.min(job.images, args.slots) then return false end
   local in_time = held.deadline
   if in_time and now + held.left_s + lasts_s * args.ratio > in_time then return false end
   if job.priority > held.priority then return true end

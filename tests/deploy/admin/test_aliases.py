@@ -45,7 +45,7 @@ def in_redis(redis_url: str, act: object) -> None:
     asyncio.run(go())
 
 
-def test_an_aliass_life(
+def test_alias_lifecycle(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], redis_url: str
 ) -> None:
     in_redis(redis_url, lambda queue: queue.register("pool", version(R1), ready=True))
@@ -66,7 +66,7 @@ def test_an_aliass_life(
     assert code == atelier.EXIT_FAILED and repr(ALIAS) in out
 
 
-def test_a_version_that_stepped_back_says_why(
+def test_stepped_back_version_shows_its_reason(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], redis_url: str
 ) -> None:
     """The note stays through other changes until the version gets a weight again."""
@@ -100,7 +100,7 @@ def test_a_version_that_stepped_back_says_why(
         (["a/b", "@r1=1"], "can't be an alias"),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(
+def test_invalid_arguments_fail_without_changes(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], arguments: list[str], said: str
 ) -> None:
     try:
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(
 
 
 @pytest.mark.parametrize("options", [(f"{ALIAS}=1",), ("@r1=1", "--shadow", ALIAS)])
-def test_an_alias_is_no_version_of_another(
+def test_alias_cannot_be_a_version_of_another(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
     """Either order of creation is refused, unless a served model has the alias's name."""
@@ -192,7 +192,7 @@ def test_export_and_import(
         ('{"name": "b", "weights": {"good": 1}}', "'good' is an alias"),
     ],
 )
-def test_a_file_that_is_wrong_is_taken_in_no_part(
+def test_invalid_file_changes_nothing(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], tmp_path: Path, wrong: str, said: str
 ) -> None:
     file = tmp_path / "wrong.jsonl"

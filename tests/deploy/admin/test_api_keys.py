@@ -23,7 +23,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_keys_life(capsys: pytest.CaptureFixture[str], tmp_path: Path, is_running: bool) -> None:
+def test_api_key_lifecycle(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, is_running: bool
+) -> None:
     """Create, list and revoke a key, next to a running server or with an embedded Redis per
     command."""
 
@@ -56,7 +58,7 @@ def test_a_server_at_an_address(
     assert "acme" in run(capsys, "list", *at)[1]
 
 
-def test_a_wrong_tenant_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_tenant_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, text, err = run(capsys, "create", "--tenant", "a b", "--state", str(tmp_path))
     assert (code, text) == (atelier.EXIT_USAGE, "") and "--tenant" in err
 
@@ -71,7 +73,7 @@ def test_a_name_that_would_spoil_the_list(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_whole_key_can_be_revoked_and_is_not_told(
+def test_revoke_accepts_the_full_key_without_printing_it(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
     """Revoking accepts the full text of a key, as found in a leak, and does not print its
@@ -105,7 +107,7 @@ def test_keys_are_exported_and_imported(
 
 
 @pytest.mark.parametrize("wrong", ["{}", "no json", '{"id": "a"}'])
-def test_a_wrong_export_is_imported_in_no_part(
+def test_invalid_export_imports_nothing(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path,
     wrong: str,
 ) -> None:  # fmt: skip
@@ -120,7 +122,7 @@ def test_a_wrong_export_is_imported_in_no_part(
     assert len(run(capsys, "list", *at)[1].splitlines()) == 1
 
 
-def test_another_key_of_the_same_id_is_told(
+def test_import_rejects_a_key_with_an_existing_id(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     at = ("--redis", redis_url)
@@ -134,7 +136,7 @@ def test_another_key_of_the_same_id_is_told(
     assert len(run(capsys, "list", *at)[1].splitlines()) == 2, "none was added"
 
 
-def test_one_id_twice_in_a_file_is_told(
+def test_import_rejects_a_duplicate_id(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     """Two keys with one id are refused; the same line twice counts as one key."""

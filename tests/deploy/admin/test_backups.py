@@ -67,7 +67,7 @@ async def read(redis: Redis) -> dict[bytes, backup.Command]:
     return {command[1]: command for command in await backup.read(redis)}
 
 
-async def test_a_queue_that_is_lost_goes_on(
+async def test_restored_backup_continues_its_jobs(
     brief: Queue, empty_redis: Redis, run: Command, tmp_path: Path
 ) -> None:
     await brief.register("pool", SPEC, ready=True)
@@ -203,7 +203,7 @@ async def test_a_restored_ledger_replaces_no_file(
     assert sorted(job_ids) == [f"job_{number}" for number in (0, 1, 2, 3, 4, 5, 7)]
 
 
-async def test_what_the_server_does_not_take_leaves_nothing(empty_redis: Redis) -> None:
+async def test_rejected_backup_leaves_nothing(empty_redis: Redis) -> None:
     await empty_redis.set(keys.PREFIX + "one", "1")
     (valid,) = await backup.read(empty_redis)
     await empty_redis.flushall()
@@ -213,7 +213,7 @@ async def test_what_the_server_does_not_take_leaves_nothing(empty_redis: Redis) 
     assert await backup.is_empty(empty_redis)
 
 
-def test_a_file_is_read_as_it_was_written() -> None:
+def test_file_format_round_trips() -> None:
     commands = [[b"RESTORE", b"a", b"0", b"\r\n\x00*1\r\n$", b"ABSTTL"], [b"PING"], [b""]]
     data = b"".join(backup.packed(commands))
     assert data.startswith(b"*5\r\n$7\r\nRESTORE\r\n") and [*backup.unpacked(data)] == commands

@@ -14,7 +14,7 @@ from workers.profiling.breakdown import Kind, Report, Top
 from workers.profiling.recorder import Unreadable, read_in_subprocess
 
 
-def test_a_report_tells_of_one_step() -> None:
+def test_report_averages_over_one_step() -> None:
     measured = Report(
         devices=4,
         steps=10,
@@ -45,7 +45,7 @@ def test_a_recording_has_its_bounds(option: str, capsys: pytest.CaptureFixture[s
     assert option.partition("=")[0] in capsys.readouterr().err
 
 
-async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_unreadable_profile_is_reported(tmp_path: Path) -> None:
     (tmp_path / "broken.xplane.pb").write_bytes(b"no protobuf")
     with pytest.raises(Unreadable, match="fewer --steps"):
         await read_in_subprocess(tmp_path, 1)

@@ -41,7 +41,7 @@ def rows(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> list[list[s
     return [line.split() for line in table.splitlines()[1:]]
 
 
-def test_a_tenants_life(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> None:
+def test_tenant_lifecycle(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> None:
     assert rows(capsys, at) == []
     code, out, _ = run(capsys, "set", "acme", "weight=2", "max_queued=100", *at)
     assert code == 0 and "weight=2.0 max_queued=100" in out and "password" not in out
@@ -79,7 +79,7 @@ def test_a_change_begins_with_the_settings_file(
         (["acme", "weight"], ["KEY=VALUE"]),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(
+def test_invalid_arguments_fail_without_changes(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], arguments: list[str], said: list[str]
 ) -> None:
     try:
@@ -124,7 +124,7 @@ def test_export_and_import(
         ('[tenants."a b"]\nweight = 1', "'a b'"),
     ],
 )
-def test_a_file_that_is_wrong_is_taken_in_no_part(
+def test_invalid_file_changes_nothing(
     capsys: pytest.CaptureFixture[str], at: tuple[str, ...], tmp_path: Path, text: str, said: str
 ) -> None:
     file = tmp_path / "wrong.toml"

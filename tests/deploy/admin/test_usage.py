@@ -153,7 +153,7 @@ def test_by_several(capsys: pytest.CaptureFixture[str], ledger: Path) -> None:
     assert (late["jobs"], late["outcome"], late["device_seconds"]) == (1, "canceled", 5.1)
 
 
-def test_a_file_that_has_what_another_one_has_counts_once(
+def test_record_in_two_files_counts_once(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     first, second, third = (a_record("2026-11-01T00:00:00") for _ in range(3))
@@ -162,7 +162,7 @@ def test_a_file_that_has_what_another_one_has_counts_once(
     assert [row["jobs"] for row in rows(capsys, tmp_path)] == [3]
 
 
-def test_files_of_overlapping_ranges_lose_nothing(
+def test_overlapping_exports_count_each_record_once(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     first, second, third, fourth, fifth = (a_record("2026-11-01T00:00:00") for _ in range(5))
@@ -200,7 +200,7 @@ def test_a_file_of_a_long_period_counts_where_its_records_are(
         "ledger/copy/1-2.jsonl.gz",
     ],
 )
-def test_what_is_no_file_of_the_ledger_is_left_out(
+def test_other_files_in_the_ledger_are_ignored(
     capsys: pytest.CaptureFixture[str], ledger: Path, key: str
 ) -> None:
     put(ledger, key, "no record")
@@ -232,7 +232,7 @@ def test_parquet(capsys: pytest.CaptureFixture[str], ledger: Path, tmp_path: Pat
     assert parquet.read_table(file).to_pylist() == rows(capsys, ledger, *by)
 
 
-def test_parquet_says_what_it_needs(
+def test_parquet_names_missing_options_and_packages(
     capsys: pytest.CaptureFixture[str], ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = run(capsys, ledger, "--format", "parquet")
@@ -255,7 +255,7 @@ def test_parquet_says_what_it_needs(
         (("--output", "/nowhere/usage"), "/nowhere"),
     ],
 )
-def test_wrong_use_is_told(
+def test_invalid_arguments_are_usage_errors(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], word: str
 ) -> None:
     try:
@@ -272,7 +272,7 @@ def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str], ledger: Pat
     assert (code, text) == (atelier.EXIT_USAGE, "") and file.name in err
 
 
-def test_an_empty_ledger_is_a_head_alone(
+def test_empty_ledger_prints_only_the_header(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, text, _ = run(capsys, tmp_path)

@@ -13,7 +13,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def test_a_secrets_life(
+def test_webhook_secret_lifecycle(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
     at = ("--redis", redis_url)
@@ -33,7 +33,7 @@ def test_a_secrets_life(
     assert len(run(capsys, "list", *at)[1].splitlines()) == 2
 
 
-def test_a_wrong_tenant_is_told(
+def test_invalid_tenant_is_rejected(
     capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: object
 ) -> None:
     code, text, err = run(capsys, "create", "--tenant", "a b", "--redis", redis_url)

@@ -23,7 +23,7 @@ async def put(queue: Queue, tenant: str) -> str:
     return (await queue.put(a_job(model=MODEL, tenant=tenant)))[0].id
 
 
-async def test_what_an_operator_does(run: Run, queue: Queue) -> None:
+async def test_operator_commands(run: Run, queue: Queue) -> None:
     heartbeat = partial(
         queue.register, "pool-1", SPEC, ready=True
     )  # a busy machine can outlast a heartbeat
@@ -73,7 +73,7 @@ async def test_what_an_operator_does(run: Run, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("command", [("admin", "jobs"), ("jobs", "list")], ids=" ".join)
-async def test_a_list_that_ends_early_says_so(
+async def test_truncated_list_is_reported(
     run: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     for module in (admin, jobs):
@@ -124,7 +124,7 @@ async def test_a_misspelt_name_is_noticed(run: Run, queue: Queue) -> None:
     )
 
 
-async def test_what_is_not_there(run: Run) -> None:
+async def test_missing_objects(run: Run) -> None:
     for words in (("sleep", "none"), ("resume", "pool", "none"), ("cancel", "job_0")):
         code, _, err = await run("admin", *words)
         assert (code == atelier.EXIT_FAILED and "there is no" in err) or "is paused" in err

@@ -18,7 +18,7 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_an_unknown_model_is_answered_with_those_that_there_are(
+def test_unknown_model_lists_known_models(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "engine", "--model", "flux-2"]) == EXIT_CONFIG
@@ -26,7 +26,7 @@ def test_an_unknown_model_is_answered_with_those_that_there_are(
     assert all(name in err for name in published.CHECKPOINTS)
 
 
-def test_one_unknown_model_of_several_is_found_before_any_is_measured(
+def test_unknown_model_fails_before_any_measurement(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "engine", "--tiny", "--model", "sdxl", "flux-2"]) == EXIT_CONFIG
@@ -34,7 +34,7 @@ def test_one_unknown_model_of_several_is_found_before_any_is_measured(
     assert "flux-2" in err and "making weights" not in err
 
 
-def test_a_process_that_ends_without_a_result_is_told_of(tmp_path: Path) -> None:
+def test_process_without_a_result_is_reported(tmp_path: Path) -> None:
     """The results of the other models are kept."""
     result = bench_engine._in_own_process(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
     assert result == {
@@ -54,9 +54,7 @@ def test_a_report_that_cannot_be_written_is_refused_first(
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "much"])
-def test_what_is_no_number_is_refused_by_name(
-    word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_number_is_named(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("--model", "a", "--guidance", word)
     assert f"number, not {word!r}" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_plans_are_found_and_every_preset_has_figures(calibrated: Path) -> None:
     assert json.loads((calibrated / "atelier.json").read_text())["defaults"] == SMALL
 
 
-def test_what_a_pool_then_draws_has_the_figures_that_are_told(calibrated: Path) -> None:
+def test_calibrated_preset_matches_its_recorded_figures(calibrated: Path) -> None:
     flux = registry.load("flux", str(calibrated), "float32", {})
     name = next(name for name in flux.spec.qualities if name.startswith("planned-"))
     near = [

@@ -113,7 +113,7 @@ def test_a_wrong_value_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_where_outputs_go(tmp_path: Path) -> None:
+def test_output_paths(tmp_path: Path) -> None:
     item = {"content_type": "image/png", "seed": 7, "index": 2}
     video = {"content_type": "video/mp4", "seed": 7, "index": 0}
     assert path_of(None, video, 1) == Path("atelier-7.mp4")

@@ -26,7 +26,7 @@ async def pool(settings: Settings, queue: Queue) -> AsyncIterator[StandIn]:
         yield pool
 
 
-async def test_a_picture_with_all_that_the_service_takes(
+async def test_generate_with_all_service_options(
     run: Run, pool: StandIn, queue: Queue, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.png"
@@ -75,7 +75,7 @@ async def test_jobs_are_listed_shown_canceled_and_waited_for(
     assert code == atelier.EXIT_FAILED and "the job was canceled" in err
 
 
-async def test_jobs_are_listed_by_what_they_are(run: Run, queue: Queue) -> None:
+async def test_jobs_are_listed_by_filters(run: Run, queue: Queue) -> None:
     job_ids = [
         (await queue.put(a_job(model=MODEL, request=REQUEST, metadata=metadata)))[0].id
         for metadata in ({"shot": "1"}, {}, {"shot": "2"}, {"shot": "1=2"})
@@ -105,7 +105,7 @@ async def test_jobs_are_listed_by_what_they_are(run: Run, queue: Queue) -> None:
         ("generate", "a star", "--width", 9, "--quality", "none"),
     ],
 )
-async def test_a_refusal_is_said_once(
+async def test_error_is_printed_once(
     run: Run, pool: StandIn, arguments: tuple[object, ...]
 ) -> None:
     code, out, err = await run(*arguments)

@@ -23,7 +23,7 @@ async def pool(settings: Settings, queue: Queue) -> AsyncIterator[StandIn]:
         yield pool
 
 
-async def test_an_adapter_comes_is_used_and_goes(
+async def test_adapter_is_added_used_and_deleted(
     run: Run,
     pool: StandIn,
     tmp_path: Path,
@@ -48,7 +48,7 @@ async def test_an_adapter_comes_is_used_and_goes(
     command = ("generate", "a star", "--lora", "mine:0.5", "--lora", "ink", "-o", image)
     code, _, err = await run(*command)
     assert code == 0, err
-    assert [(entry.name, entry.scales[0].scale) for entry in pool.seen[0].loras] == [
+    assert [(entry.name, entry.scales[0].scale) for entry in pool.received[0].loras] == [
         ("mine", 0.5),
         ("ink", 1.0),
     ]
@@ -57,7 +57,7 @@ async def test_an_adapter_comes_is_used_and_goes(
     assert code == EXIT_FAILED and "loras.0.name: the model 'flux-demo' has no adapter" in err
 
 
-async def test_what_cannot_be_read_or_deleted(
+async def test_unreadable_or_missing_adapter_is_reported(
     run: Run,
     pool: StandIn,
     tmp_path: Path,

@@ -8,7 +8,7 @@ from deploy.cli.progress import show
 from service.client import JobEvent
 
 
-def test_compiling_is_told_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compilation_shows_its_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
     compiling = {"stage": "compiling", "expected_s": 37.6}
     show(
         [

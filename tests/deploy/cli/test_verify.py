@@ -59,16 +59,16 @@ async def test_verdicts_and_exit_codes(run: Run, pool: Painter, tmp_path: Path) 
 
 async def test_outputs_of_jobs(run: Run, pool: Painter, tmp_path: Path) -> None:
     await made(run, tmp_path / "a.png", "--num-images", 2)
-    job = pool.seen[-1]
+    job = pool.received[-1]
     code, out, _ = await run("verify", job.id, f"{job.id}/1")
     assert code == 0
     assert out.splitlines()[1] == f"{job.id}/1: identical, bit for bit: the whole file"
-    assert pool.seen[-1].request["seed"] == job.request["seed"] + 1
+    assert pool.received[-1].request["seed"] == job.request["seed"] + 1
     code, out, _ = await run("verify", f"{job.id}/2")
     assert code == 2 and "has 2 outputs; number 2 does not exist" in out
 
 
-async def test_what_is_pending_is_asked_for_again(
+async def test_pending_verification_is_polled(
     run: Run, pool: Painter, tmp_path: Path, settings: Settings, queue: Queue
 ) -> None:
     file = await made(run, tmp_path / "a.png")
@@ -76,7 +76,7 @@ async def test_what_is_pending_is_asked_for_again(
         with Client(address) as client:
             verify = partial(client.verify, file.read_bytes(), "image/png", wait_s=0)
             assert (await asyncio.to_thread(verify))["verdict"] == "identical"
-    assert len(pool.seen) == 2, "asked again, it is the same job"
+    assert len(pool.received) == 2, "asked again, it is the same job"
 
 
 @pytest.mark.parametrize("content_type", [*FILES])
@@ -89,7 +89,7 @@ def test_every_kind_of_file_is_known(
     assert atelier.main(command) == EXIT_UNREACHABLE
 
 
-def test_what_is_no_file_of_that_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_file_type_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(b"text")
     for target, text in ((file, "is no PNG"), (tmp_path / "b.png", "can't read")):

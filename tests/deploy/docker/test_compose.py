@@ -63,7 +63,7 @@ def test_the_schema_and_the_linter_find_nothing() -> None:
     assert run("yamllint", "--strict", str(compose.FILE)) == ""
 
 
-def test_the_schema_bites(tmp_path: Path) -> None:
+def test_invalid_key_fails_the_schema(tmp_path: Path) -> None:
     bad = tmp_path / "docker-compose.yml"
     bad.write_text(compose.FILE.read_text("utf-8").replace("restart:", "restarts:"))
     assert "restarts" in run_schema(bad)
@@ -119,7 +119,7 @@ def test_our_images_are_built_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_mounted_is_there(name: str) -> None:
+def test_mounted_paths_exist(name: str) -> None:
     named = compose.document({})["volumes"]
     for source, target, mode in compose.volumes(SERVICES[name]):
         assert target.startswith("/")
@@ -140,14 +140,14 @@ def test_no_folder_of_the_users_is_made_by_root(name: str) -> None:
             assert entry["bind"] == {"create_host_path": False}
 
 
-def test_what_the_user_brings_is_not_committed() -> None:
+def test_user_files_are_ignored_by_git() -> None:
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
     assert "/.env" in ignored  # contains HF_TOKEN
     assert {f"{source.removeprefix('.')}/" for source in USERS_OWN} <= set(ignored)
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_up_waits_until_it_is_well(name: str) -> None:
+def test_published_ports_have_health_checks(name: str) -> None:
     service = SERVICES[name]
     assert asked_of(service).startswith("CMD ")
     for port in service.get("ports", ()):
@@ -178,7 +178,7 @@ def test_settings_and_environment_are_known(name: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_traces_go_where_the_user_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_endpoint_is_configurable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_of(name, monkeypatch).tracing.endpoint is None
     variables = {"ATELIER_TRACING__ENDPOINT": "http://collector:4318"}
     endpoint = settings_of(name, monkeypatch, **variables).tracing.endpoint
@@ -225,7 +225,7 @@ def test_every_model_and_pool_of_the_settings_is_served(monkeypatch: pytest.Monk
     assert {pool.model for pool in settings.pools.values()} == set(settings.models)
 
 
-def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_port_matches_the_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of("frontend", monkeypatch)
     assert arguments("frontend").run is serve.run
     assert SERVICES["frontend"]["ports"] == [f"127.0.0.1:8000:{settings.server.port}"]
@@ -234,14 +234,14 @@ def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch)
     assert grace_s >= settings.server.shutdown_grace_s + KILL_MARGIN_S
 
 
-def test_connections_outlive_those_of_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_timeout_exceeds_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_of("frontend", monkeypatch).server.idle_s > load_balancers.IDLE_S
 
 
 @pytest.mark.parametrize(
     ("address", "keys"), [("", False), ("127.0.0.1", False), ("0.0.0.0", True)]
 )
-def test_who_publishes_it_to_others_needs_keys(
+def test_public_address_requires_keys(
     address: str, keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = {"ATELIER_ADDRESS": address, "ATELIER_PORT": "8001"}
@@ -301,7 +301,7 @@ def test_grafana_opens_on_a_dashboard() -> None:
 @pytest.mark.parametrize(
     "path", ["docs/guides/containers.md", "docker-compose.yml", "docs/operations/runbook.md"]
 )
-def test_commands_that_are_told_work(path: str) -> None:
+def test_documented_commands_are_valid(path: str) -> None:
     """`docker compose` commands in documents use existing profiles and services and valid
     arguments."""
     text = (ROOT / path).read_text("utf-8")
@@ -312,6 +312,6 @@ def test_commands_that_are_told_work(path: str) -> None:
         atelier.parser().parse_args(command.split())
 
 
-def test_what_the_user_may_set_is_told() -> None:
+def test_configurable_variables_are_documented() -> None:
     head, *_ = compose.FILE.read_text("utf-8").partition("\nname:")
     assert {name for name in compose.variables() if name not in head} == set()

@@ -41,21 +41,21 @@ def test_hadolint_finds_nothing(path: Path) -> None:
     assert run("hadolint", str(path)) == ""
 
 
-def test_hadolint_bites(tmp_path: Path) -> None:
+def test_hadolint_rejects_a_bad_dockerfile(tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM python\nRUN cd /tmp && curl x | sh\n")
     assert "DL3006" in run("hadolint", str(bad))
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_stands_on_the_python_of_its_lock(image: str) -> None:
+def test_base_image_has_the_python_of_the_lock(image: str) -> None:
     dockerfile, arguments = of_image(image)
     base = filled(dockerfile.chain(arguments)[0].base, arguments)
     assert re.fullmatch(rf"python:{re.escape(PYTHON)}-slim-\w+", base)
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_nobody_is_root(image: str) -> None:
+def test_images_run_as_an_unprivileged_user(image: str) -> None:
     assert instructions(image, "USER")[-1].text == USER
     commands = " ".join(each.text for each in instructions(image, "RUN"))
     user, group = USER.split(":")
@@ -64,7 +64,7 @@ def test_nobody_is_root(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_asks_itself_whether_it_is_well(image: str) -> None:
+def test_images_have_health_checks(image: str) -> None:
     (health,) = instructions(image, "HEALTHCHECK")
     port, file = PORTS[image.partition("-")[0]], "deploy/docker/health_check.py"
     assert f'"-m", "deploy.docker.health_check", "http://127.0.0.1:{port}/healthz"' in health.text
@@ -75,7 +75,7 @@ def test_an_image_asks_itself_whether_it_is_well(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_it_runs_is_a_command(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_command_is_valid(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert instructions(image, "ENTRYPOINT")[-1].words == ["atelier"]
     words = instructions(image, "CMD")[-1].words
     if "--help" in words:
@@ -88,7 +88,7 @@ def test_what_it_runs_is_a_command(image: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_is_copied_is_sent(image: str) -> None:
+def test_copied_files_are_in_the_build_context(image: str) -> None:
     dockerfile, arguments = of_image(image)
     context = Context(ROOT)
     stages = {stage.name for stage in dockerfile.stages}
@@ -122,7 +122,7 @@ def test_every_accelerator_with_a_lock_has_an_image() -> None:
     assert workers | {"frontend"} == set(IMAGES)
 
 
-def test_the_demo_is_in_the_cpu_image_alone() -> None:
+def test_only_the_cpu_image_has_the_demo() -> None:
     demo = [
         image
         for image in IMAGES
@@ -137,7 +137,7 @@ def test_the_demo_is_in_the_cpu_image_alone() -> None:
 @pytest.mark.parametrize(
     "name", ["tests/conftest.py", ".git/HEAD", "docs/operations/redis.md", "openapi.yaml"]
 )
-def test_what_no_image_needs_is_not_sent(name: str) -> None:
+def test_unneeded_files_are_not_in_the_build_context(name: str) -> None:
     assert not Context(ROOT).has(ROOT / name)
 
 

@@ -62,14 +62,14 @@ def test_the_lock_is_enough(packages: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["up", "worker --pool flux", "plan --model sdxl --topology v6e:1x1"]
 )
-def test_pools_say_what_they_need(packages: Path, command: str) -> None:
+def test_pool_names_its_missing_packages(packages: Path, command: str) -> None:
     process = python(packages, "-m", "atelier", *command.split())
     assert process.returncode == EXIT_CONFIG, process.stderr
     assert process.stderr.startswith("atelier: pools need jax")
     assert "pip install -e '.[cpu]'" in process.stderr
 
 
-def test_nobody_is_sent_to_the_package_index_for_us() -> None:
+def test_no_text_installs_our_name_from_the_package_index() -> None:
     """The name belongs to another project on the package index."""
     texts = [*ROOT.glob("*.md"), ROOT / "atelier.py", ROOT / "Makefile"]
     for folder in ("docs", "deploy", "service", "workers", "models"):

@@ -34,17 +34,19 @@ def url() -> Iterator[str]:
         thread.join()
 
 
-def test_it_is_well(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_endpoint_exits_with_zero(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # must be ignored
     assert main([f"{url}/healthz"]) == 0
 
 
-def test_it_is_not_and_says_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_check_prints_the_reason(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"{url}/readyz"]) == 1
     assert capsys.readouterr().out == f"503: {REASON[:WORDS]}\n"
 
 
-def test_nobody_is_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_connection_exits_with_an_error(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         port = server.server_port
     assert main([f"http://127.0.0.1:{port}/healthz"]) == 1

@@ -97,7 +97,7 @@ def _without_sums(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_renders_what_kustomize_renders(case: str, tmp_path: Path) -> None:
+def test_chart_renders_the_same_as_kustomize(case: str, tmp_path: Path) -> None:
     values = values_of(case)
     helms = plain(by_helm(values), values.namespace, hashed=False)
     kustomizes = plain(by_kustomize(values, tmp_path), values.namespace, hashed=True)
@@ -106,7 +106,7 @@ def test_it_renders_what_kustomize_renders(case: str, tmp_path: Path) -> None:
         assert helms[key] == item, key
 
 
-def test_what_is_generated_is_what_the_manifests_say() -> None:
+def test_generated_files_are_current() -> None:
     """`make chart` writes these files."""
     for path, content in generated().items():
         assert (CHART / path).read_text() == content, path
@@ -123,7 +123,7 @@ def test_its_defaults_are_those_of_the_values() -> None:
 @pytest.mark.parametrize(
     "change", ["a pool's settings", "what all read", "nothing", "the workers' tag"]
 )
-def test_pods_start_anew_whose_settings_changed(change: str) -> None:
+def test_changed_settings_restart_pods(change: str) -> None:
     """Pods restart for the same changes as with kustomize's hashed names."""
     edit: dict[str, Any] = {
         "a pool's settings": {"models": [A_MODEL | {"slots": 2}]},
@@ -204,7 +204,7 @@ def test_names_of_the_site_follow_the_projects() -> None:
     assert sorted(buckets) == ["12345", "p-atelier-weights"]
 
 
-def test_it_can_be_checked_and_packed(tmp_path: Path) -> None:
+def test_chart_is_linted_and_packaged(tmp_path: Path) -> None:
     """The package is the file that is pushed to a registry as an OCI chart."""
     file = tmp_path / "values.yaml"
     file.write_text(stdin(ALL_WAYS))
@@ -218,7 +218,7 @@ def test_it_can_be_checked_and_packed(tmp_path: Path) -> None:
     assert rendered_again.returncode == 0, rendered_again.stderr
 
 
-def test_what_helm_test_makes_is_strictly_valid() -> None:
+def test_helm_test_objects_are_strictly_valid() -> None:
     result = hooks(ALL_WAYS)
     assert {item["kind"] for item in result} == {"Pod", "NetworkPolicy"}
     for version in VERSIONS:

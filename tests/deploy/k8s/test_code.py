@@ -138,7 +138,7 @@ def test_ports_are_those_of_the_settings(objects: tuple[Object, ...]) -> None:
         assert pods.ports["metrics"] == pool_of(settings_of(objects, pods), pods).metrics_port
 
 
-def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, ...]) -> None:
+def test_probes_and_routes_use_existing_paths(objects: tuple[Object, ...]) -> None:
     served = app_paths()
     for pods in pods_of(objects):
         paths = {"frontend": served, "pool": pool_paths(), "redis": set()}[pods.component]
@@ -196,7 +196,7 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
 
 
 @pytest.mark.parametrize("document", ["gke.md", "runbook.md", "day-2.md"])
-def test_commands_of_documents_name_what_there_is(document: str) -> None:
+def test_documented_commands_name_existing_objects(document: str) -> None:
     text = (REPOSITORY / "docs" / "operations" / document).read_text()
     mentions = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
     assert mentions

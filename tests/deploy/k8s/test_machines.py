@@ -59,7 +59,7 @@ rest."""
 GIB = 2**30
 
 
-def test_front_ends_end_their_streams_before_they_are_killed(
+def test_front_ends_close_streams_within_the_grace_period(
     objects: tuple[Object, ...],
 ) -> None:
     (pods,) = pods_of(objects, "frontend")
@@ -77,7 +77,7 @@ def test_no_request_meets_a_connection_that_was_just_closed(objects: tuple[Objec
     assert settings_of(objects, pods).server.idle_s > load_balancers.IDLE_S
 
 
-def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None:
+def test_pools_drain_within_the_grace_period(objects: tuple[Object, ...]) -> None:
     for pods in pods_of(objects, "pool"):
         drain_s = pool_of(settings_of(objects, pods), pods).drain_s
         total_s = pods.spec["terminationGracePeriodSeconds"]
@@ -86,7 +86,7 @@ def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None
 
 
 @pytest.mark.parametrize("name", GKE)
-def test_spot_pools_are_gone_before_their_machine(name: str) -> None:
+def test_spot_pools_exit_before_their_machine(name: str) -> None:
     objects, spot = overlay(name), name in SPOT
     for pods in pods_of(objects):
         on_spot = spot and pods.component == "pool"
@@ -152,7 +152,7 @@ def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
         assert memory_bytes <= TO_PODS * machine.memory_gb * 1e9
 
 
-def test_gpu_pools_have_the_memory_that_the_planner_reckons_with() -> None:
+def test_gpu_memory_fraction_matches_the_planner() -> None:
     for name in ("gke-gpu-h100", "gke-gpu-h200"):
         for pods in pods_of(overlay(name), "pool"):
             values = {variable["name"]: variable["value"] for variable in pods.container["env"]}
@@ -160,7 +160,7 @@ def test_gpu_pools_have_the_memory_that_the_planner_reckons_with() -> None:
     assert "'XLA_CLIENT_MEM_FRACTION'" in Path(xla_client).read_text("utf-8")
 
 
-def test_accelerators_that_speak_to_each_other_have_shared_memory() -> None:
+def test_communicating_accelerators_have_shared_memory() -> None:
     """A worker requires this before it starts JAX; a container's default is 64 MiB."""
     for name in MACHINES:
         for pods in pods_of(overlay(name), "pool"):
@@ -212,7 +212,7 @@ def test_first_starts_have_an_hour(objects: tuple[Object, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", GKE)
-def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
+def test_pools_scale_from_zero_and_down_slowly(name: str) -> None:
     for scaled in of_kind(overlay(name), "ScaledObject"):
         spec = scaled["spec"]
         assert spec["minReplicaCount"] == 0 < spec["maxReplicaCount"]

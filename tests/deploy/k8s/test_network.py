@@ -109,12 +109,12 @@ def expected(name: str) -> set[Flow]:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_exactly_the_flows_that_there_are(name: str) -> None:
+def test_network_policies_allow_exactly_the_expected_flows(name: str) -> None:
     assert flows(overlay(name)) == expected(name)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_front_ends_believe_exactly_the_proxies_that_are_let_in(name: str) -> None:
+def test_trusted_proxies_match_the_allowed_load_balancers(name: str) -> None:
     (front,) = pods_of(overlay(name), "frontend")
     proxies = settings_of(overlay(name), front).server.trusted_proxies
     assert {str(proxy) for proxy in proxies} == set(
@@ -122,7 +122,7 @@ def test_front_ends_believe_exactly_the_proxies_that_are_let_in(name: str) -> No
     )
 
 
-def test_pools_as_root_reach_what_others_reach(variants: dict[str, tuple[Object, ...]]) -> None:
+def test_root_pools_have_the_same_network_access(variants: dict[str, tuple[Object, ...]]) -> None:
     for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):
         assert flows(variants[f"{name}-root"]) == expected(name)
     assert flows(variants["memorystore-root"]) == flows(variants["memorystore"])
@@ -138,7 +138,7 @@ def test_the_base_lets_a_gateways_namespace_in() -> None:
     assert ("frontend", "in", "true", 8000) in flows(rendered(K8S / "base"))
 
 
-def test_nothing_else_is_allowed(every_object: list[Object]) -> None:
+def test_other_traffic_is_denied(every_object: list[Object]) -> None:
     deny = [
         policy_
         for policy_ in of_kind(every_object, "NetworkPolicy")
@@ -203,7 +203,7 @@ def test_spans_reach_the_collector_that_the_settings_name(
         }
 
 
-def test_nobody_sends_spans_unasked(objects: tuple[Object, ...]) -> None:
+def test_tracing_is_off_by_default(objects: tuple[Object, ...]) -> None:
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
         assert settings_of(objects, pods).tracing.endpoint is None
 

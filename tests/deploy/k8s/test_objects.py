@@ -139,7 +139,7 @@ def test_budgets_and_monitors_select_pods_and_their_ports(objects: tuple[Object,
             assert all(label["from"] in pods.labels for pods in chosen)
 
 
-def test_who_is_scaled_has_no_number_of_its_own(objects: tuple[Object, ...]) -> None:
+def test_autoscaled_objects_have_no_replica_count(objects: tuple[Object, ...]) -> None:
     scaled = [
         item["spec"]["scaleTargetRef"]
         for item in of_kind(objects, "ScaledObject", "HorizontalPodAutoscaler")
@@ -155,11 +155,11 @@ def test_who_is_scaled_has_no_number_of_its_own(objects: tuple[Object, ...]) -> 
     assert counted | set(names) == {name_of(pods.owner) for pods in pods_of(objects)}
 
 
-def test_volumes_are_there_and_used(objects: tuple[Object, ...]) -> None:
+def test_volumes_exist_and_are_mounted(objects: tuple[Object, ...]) -> None:
     check_volumes(objects)
 
 
-def test_volumes_of_variants_are_there_and_used(variants: dict[str, tuple[Object, ...]]) -> None:
+def test_volumes_of_variants_exist_and_are_mounted(variants: dict[str, tuple[Object, ...]]) -> None:
     for objects in variants.values():
         check_volumes(objects)
 
@@ -244,11 +244,11 @@ def check_claim(objects: tuple[Object, ...], claim: Object) -> None:
     assert volume["capacity"] == spec["resources"]["requests"]
 
 
-def test_names_lead_somewhere_and_nothing_lies_about(objects: tuple[Object, ...]) -> None:
+def test_references_resolve_and_no_object_is_unused(objects: tuple[Object, ...]) -> None:
     check_names(objects)
 
 
-def test_names_of_variants_lead_somewhere(variants: dict[str, tuple[Object, ...]]) -> None:
+def test_references_of_variants_resolve(variants: dict[str, tuple[Object, ...]]) -> None:
     for objects in variants.values():
         check_names(objects)
 
@@ -306,11 +306,13 @@ def test_taking_it_away_leaves_no_volume_that_a_new_install_would_wait_for(
     assert {name_of(item) for item in of_kind(every_object, "PersistentVolume")} == {command}
 
 
-def test_nobody_has_a_token_or_more_rights_than_needed(objects: tuple[Object, ...]) -> None:
+def test_service_accounts_have_minimal_rights(objects: tuple[Object, ...]) -> None:
     check_rights(objects)
 
 
-def test_nobody_of_the_variants_has_more_rights(variants: dict[str, tuple[Object, ...]]) -> None:
+def test_service_accounts_of_variants_have_minimal_rights(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
     for objects in variants.values():
         check_rights(objects)
 
@@ -362,7 +364,7 @@ def is_pools(item: Object) -> bool:
     return bool(item["metadata"].get("labels", {}).get(COMPONENT) == "pool")
 
 
-def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:
+def test_images_have_the_version_of_the_project(objects: tuple[Object, ...]) -> None:
     for pods in pods_of(objects):
         for container in pods.containers:
             registry, _, image = container["image"].rpartition("/")
@@ -381,7 +383,7 @@ def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", GKE)
-def test_front_ends_are_several_and_apart_and_never_gone_at_once(name: str) -> None:
+def test_front_ends_are_replicated_and_spread(name: str) -> None:
     objects = overlay(name)
     (pods,), (scaled,) = pods_of(objects, "frontend"), of_kind(objects, "HorizontalPodAutoscaler")
     budget = named(objects, "PodDisruptionBudget", name_of(pods.owner))
@@ -422,7 +424,7 @@ def test_routes_lead_to_the_front_ends_and_cut_no_stream(name: str) -> None:
         assert (target["group"], target["kind"], target["name"]) == ("", "Service", backend["name"])
 
 
-def test_elsewhere_the_route_itself_cuts_no_stream() -> None:
+def test_route_timeouts_are_disabled_outside_gke() -> None:
     (route,) = of_kind(rendered(K8S / "base"), "HTTPRoute")
     (rule,) = route["spec"]["rules"]
     assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}  # no limit

@@ -49,7 +49,7 @@ def test_the_layout_is_the_documented_one(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CLIPS, ids=str)
-def test_a_pool_is_ready_for_the_clip_that_was_planned(case: Case) -> None:
+def test_warm_up_matches_the_planned_video(case: Case) -> None:
     """The planned video is warmed up; smaller videos and images use the models' defaults."""
     (pods, *_) = pods_of(overlay(case.overlay), "pool")
     settings = settings_of(overlay(case.overlay), pods)

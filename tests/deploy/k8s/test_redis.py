@@ -92,7 +92,7 @@ def client(folder: Path, address: str) -> None:
     program.chmod(0o755)
 
 
-def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) -> None:
+def test_readiness_probe_uses_the_atelier_user(address: str, tmp_path: Path) -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     probe = pods.container["startupProbe"]["exec"]
     assert pods.container["readinessProbe"]["exec"] == probe
@@ -112,7 +112,7 @@ def given(address: str, folder: Path, password: str) -> RedisSettings:
     return RedisSettings(url=address, username="atelier", password_file=file)
 
 
-async def test_it_takes_our_user_and_suits_the_queue(address: str, tmp_path: Path) -> None:
+async def test_accepts_the_atelier_user_and_suits_the_queue(address: str, tmp_path: Path) -> None:
     redis = await connect(given(address, tmp_path, f"{PASSWORD}\n"))
     try:
         facts = await redis.info()
@@ -122,7 +122,7 @@ async def test_it_takes_our_user_and_suits_the_queue(address: str, tmp_path: Pat
         await redis.aclose()
 
 
-async def test_it_takes_nobody_else(address: str, tmp_path: Path) -> None:
+async def test_other_credentials_are_rejected(address: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"username-password|Authentication required|let us in"):
         await connect(given(address, tmp_path, "a guess"))
     with pytest.raises(ConfigError, match=r"username-password|Authentication required|let us in"):
@@ -156,7 +156,7 @@ async def test_its_secret_is_read_again_when_it_changes(
     await eventually(lambda: lets_in(PASSWORD))
 
 
-def test_its_user_may_what_the_documentation_says() -> None:
+def test_user_rights_match_the_documentation() -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     (line,) = [
         line.strip()
@@ -166,7 +166,7 @@ def test_its_user_may_what_the_documentation_says() -> None:
     assert line.replace(">PASSWORD ", "${digests}") in pods.container["command"][-1]
 
 
-def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:
+def test_aof_is_on_a_disk_with_memory_for_rewrites() -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
     options = dict(
@@ -180,7 +180,7 @@ def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:
     assert 2 * int(options["maxmemory"].removesuffix("gb")) <= int(limit.removesuffix("Gi"))
 
 
-def test_it_is_configured_as_the_embedded_one() -> None:
+def test_configuration_matches_embedded_redis() -> None:
     config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
     lines = [line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#")]
     options = {name: value.strip('"') for name, value in lines}

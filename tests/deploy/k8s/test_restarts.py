@@ -59,19 +59,19 @@ def pool_files() -> list[str]:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_a_quota_starts_front_ends_anew_and_no_pool(name: str, tmp_path: Path) -> None:
+def test_quota_change_restarts_only_front_ends(name: str, tmp_path: Path) -> None:
     edit = appended("base/frontend.toml", QUOTA)
     assert restarted(name, tmp_path, edit) == {"atelier-frontend"}
 
 
 @pytest.mark.parametrize("file", pool_files())
-def test_a_pools_settings_start_that_pool_anew(file: str, tmp_path: Path) -> None:
+def test_pool_settings_restart_only_that_pool(file: str, tmp_path: Path) -> None:
     _, name, *_ = Path(file).parts
     (pool,) = restarted(name, tmp_path, appended(file, "drain_s = 20\n"))
     assert f"[pools.{pool.removeprefix('atelier-pool-')}]\n" in (K8S / file).read_text()
 
 
-def test_what_both_read_starts_all_of_them_anew(tmp_path: Path) -> None:
+def test_shared_settings_restart_all_pods(tmp_path: Path) -> None:
     edit = appended("base/atelier.env", "ATELIER_LOG_LEVEL=debug\n")
     expected = {"atelier-frontend", *(f"atelier-pool-{name}" for name in ("flux", "sdxl", "wan"))}
     assert restarted("cpu-demo", tmp_path, edit) == expected

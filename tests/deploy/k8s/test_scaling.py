@@ -67,7 +67,7 @@ def series(stdin: dict[str, float]) -> list[dict[str, str]]:
     ]
 
 
-def test_it_says_how_many_seconds_of_work_there_are(tmp_path: Path) -> None:
+def test_backlog_query_returns_seconds_of_work(tmp_path: Path) -> None:
     tests = [
         {
             "name": name,

@@ -65,7 +65,7 @@ def as_pod(template: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", **template}
 
 
-def test_there_are_the_overlays_that_the_documentation_names() -> None:
+def test_documented_overlays_exist() -> None:
     tpus = {f"gke-tpu-{name}" for name in ("v5e", "v5p", "v6e", "7x", "multihost")}
     hosts = tpus | {"gke-gpu-h100", "gke-gpu-h200"}
     assert {"cpu-demo", *hosts} == set(OVERLAYS) - {*SPOT, *ROOT}

@@ -63,7 +63,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
 
 
 @pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
-def test_an_overlay_is_what_its_values_say(file: Path) -> None:
+def test_generated_overlays_are_current(file: Path) -> None:
     """`make overlays` writes these overlays."""
     folder = K8S / "overlays" / file.stem
     written = {
@@ -75,7 +75,7 @@ def test_an_overlay_is_what_its_values_say(file: Path) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_cannot_be_is_refused_by_its_key(case: str, tmp_path: Path) -> None:
+def test_invalid_value_names_its_key(case: str, tmp_path: Path) -> None:
     change, message = REFUSALS[case]
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump({"models": [A_MODEL | change]}))
@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused_by_its_key(case: str, tmp_path: Path) -> None
     assert str(file) in str(caught.value)
 
 
-def test_an_overlay_that_is_written_by_hand_stays(tmp_path: Path) -> None:
+def test_handwritten_overlay_is_not_overwritten(tmp_path: Path) -> None:
     k8s = copied(tmp_path)
     with pytest.raises(ValuesError, match="not generated"):
         write(ALL_WAYS, "cpu-demo", k8s)
@@ -93,7 +93,7 @@ def test_an_overlay_that_is_written_by_hand_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [{"site": {"project": "p"}}, {"redis_host": "10.0.0.3"}])
-def test_what_kustomize_has_from_elsewhere_is_not_ignored(key: Any, tmp_path: Path) -> None:
+def test_unsupported_kustomize_keys_are_rejected(key: Any, tmp_path: Path) -> None:
     values = Values.model_validate({"models": [A_MODEL]} | key)
     with pytest.raises(ValuesError, match=f"{next(iter(key))}: kustomize has"):
         write(values, "mine", copied(tmp_path))
@@ -113,7 +113,7 @@ def test_two_models_have_two_pools() -> None:
         Values.model_validate({"models": twins})
 
 
-def test_a_share_is_written_down_or_reckoned() -> None:
+def test_share_is_configured_or_computed() -> None:
     with pytest.raises(ValuesError, match="flux-dev: set objective_s"):
         share_s(Model.model_validate(A_MODEL | {"objective_s": None}))
 
@@ -141,7 +141,7 @@ def test_every_pool_is_a_pool_of_these_settings(objects: tuple[Object, ...]) -> 
     assert sdxl.pools["sdxl"].flags == ("a=b", 'c="d"')
 
 
-def test_keda_counts_the_work_of_this_install_alone(objects: tuple[Object, ...]) -> None:
+def test_keda_queries_only_this_installation(objects: tuple[Object, ...]) -> None:
     place = 'namespace="pictures", cluster="east"'
     queries = {
         name_of(item): item["spec"]["triggers"][0]["metadata"]["query"]

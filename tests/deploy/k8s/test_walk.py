@@ -75,14 +75,14 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     return Walk(folder, log.read_text(), *results)
 
 
-def test_files_that_it_names_are_there(walk: Walk) -> None:
+def test_named_files_exist(walk: Walk) -> None:
     named = re.findall(r"--(?:filename|kustomize|file|from-file)[ =](\S+)", walk.command_log)
     local = {path for path in named if not path.startswith("https://")}
     assert len(local) > 6
     assert [path for path in sorted(local) if not (walk.folder / path).exists()] == []
 
 
-def test_it_makes_what_the_manifests_name(walk: Walk) -> None:
+def test_walkthrough_creates_what_manifests_name(walk: Walk) -> None:
     for pods in (*pods_of(walk.objects, "frontend"), *pods_of(walk.objects, "pool")):
         assert f"docker push {pods.container['image']}\n" in walk.command_log
     for pods in pods_of(walk.objects, "pool"):

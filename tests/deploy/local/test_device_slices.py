@@ -22,12 +22,12 @@ def test_each_pool_gets_a_slice_of_its_own() -> None:
     assert dealt == {"a": [range(0, 2), range(2, 4)], "b": [range(4, 8)]}
 
 
-def test_pools_that_ask_for_nothing_share_the_rest() -> None:
+def test_pools_without_devices_share_the_rest() -> None:
     dealt = deal(pools(a={"devices": 2}, b={"count": 2}, c={"mesh": {"cfg": -1}}), 8)
     assert dealt == {"a": [range(0, 2)], "b": [range(2, 4), range(4, 6)], "c": [range(6, 8)]}
 
 
-def test_more_pools_than_devices_take_turns() -> None:
+def test_surplus_pools_share_devices_round_robin() -> None:
     assert deal(pools(a={"count": 3}), 2) == {"a": [range(0, 1), range(1, 2), range(0, 1)]}
 
 
@@ -43,7 +43,7 @@ def test_too_many_are_refused_with_the_numbers() -> None:
         deal(pools(a={"mesh": {"context": 4}}), 2, virtual=True)
 
 
-def test_a_mesh_that_is_none_is_refused_by_its_key() -> None:
+def test_invalid_mesh_axis_names_its_key() -> None:
     with pytest.raises(ConfigError, match=r"pools\.a\.mesh: ici axis 'heads' does not exist"):
         deal(pools(a={"mesh": {"heads": 4}}), 8)
 

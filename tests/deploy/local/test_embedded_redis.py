@@ -62,7 +62,7 @@ def parent(folder: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def test_data_outlives_the_server(tmp_path: Path) -> None:
+def test_data_survives_a_restart(tmp_path: Path) -> None:
     for round_ in range(3):
         with embedded(tmp_path) as url, client(url) as connection:
             assert connection.incr("rounds") == round_ + 1
@@ -94,7 +94,7 @@ def test_the_server_ends_with_its_parent(tmp_path: Path, how: signal.Signals) ->
         assert connection.get("kept") == "yes"
 
 
-async def test_accepted_jobs_outlive_a_kill_of_the_server(tmp_path: Path) -> None:
+async def test_accepted_jobs_survive_a_server_kill(tmp_path: Path) -> None:
     with embedded(tmp_path) as url:
         queue = await Queue.connect(url, QueueSettings())
         jobs = [(await queue.put(a_job()))[0] for _ in range(20)]
@@ -110,7 +110,7 @@ async def test_accepted_jobs_outlive_a_kill_of_the_server(tmp_path: Path) -> Non
         await queue.close()
 
 
-async def test_it_is_started_again_on_its_file_at_the_same_address(tmp_path: Path) -> None:
+async def test_killed_server_restarts_with_its_file_and_address(tmp_path: Path) -> None:
     with embedded_server(tmp_path) as server, client(server.url) as connection:
         connection.set("kept", "yes")
         os.kill(server.pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ async def test_it_is_started_again_on_its_file_at_the_same_address(tmp_path: Pat
         assert connection.info("server")["process_id"] == server.pid
 
 
-async def test_a_damaged_file_ends_the_attempts_and_it_is_said_what_to_do(tmp_path: Path) -> None:
+async def test_damaged_aof_stops_retries_with_instructions(tmp_path: Path) -> None:
     with embedded_server(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
         server.process.wait()
@@ -130,7 +130,7 @@ async def test_a_damaged_file_ends_the_attempts_and_it_is_said_what_to_do(tmp_pa
             await start_again(server)
 
 
-def test_what_it_writes_is_private_under_any_umask(tmp_path: Path) -> None:
+def test_files_are_private_under_any_umask(tmp_path: Path) -> None:
     usual = os.umask(0)
     try:
         with embedded(tmp_path) as url, client(url) as connection:
@@ -141,7 +141,7 @@ def test_what_it_writes_is_private_under_any_umask(tmp_path: Path) -> None:
         os.umask(usual)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_unusable_state_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "redis").write_text("a file where the folder should be")
     with pytest.raises(ConfigError, match=r"state_dir: .*redis cannot be used"), embedded(tmp_path):
         pass
@@ -154,7 +154,7 @@ def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
         assert (folder / "redis" / "appendonlydir").is_dir()
 
 
-def test_one_folder_one_server(tmp_path: Path) -> None:
+def test_second_server_in_a_folder_is_rejected(tmp_path: Path) -> None:
     with (
         embedded(tmp_path),
         pytest.raises(ConfigError, match="another Atelier runs on"),
@@ -182,7 +182,7 @@ def program(folder: Path, name: str, version: str) -> Path:
     return path
 
 
-def test_a_server_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_on_the_path_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     redis_server = program(tmp_path, "redis-server", "Redis server v=7.0.15 sha=00000000:0 bits=64")
     assert server_program() == str(redis_server)
@@ -192,7 +192,7 @@ def test_a_server_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert server_program() == str(valkey_server)
 
 
-def test_an_old_server_on_the_path_is_passed_over(
+def test_outdated_server_on_the_path_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

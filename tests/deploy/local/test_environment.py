@@ -20,7 +20,9 @@ def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settin
     return load_settings()
 
 
-def test_children_read_what_was_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_children_inherit_resolved_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "ca.pem"
     file.touch()
     settings = Settings(
@@ -37,20 +39,20 @@ def test_children_read_what_was_resolved(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert read.webhooks.secret == SecretStr("whsec_c2VjcmV0")
 
 
-def test_connections_outlive_those_of_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_timeout_exceeds_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = plan(Settings(models={"m": {"source": "/weights"}}))
     read = load(settings_environment(planned, {}), monkeypatch)
     assert read.server.idle_s > load_balancers.IDLE_S
 
 
-def test_they_replace_what_the_environment_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     base = {"ATELIER_SERVER__PORT": "81", "ATELIER_SERVER": '{"port": 82}', "HOME": "/home"}
     environment = settings_environment(Settings(server={"port": 83}), base)
     assert environment["HOME"] == "/home"
     assert load(environment, monkeypatch).server.port == 83
 
 
-def test_pools_do_not_learn_the_webhooks_secret(
+def test_webhook_secret_is_withheld_from_pools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The secret reaches pools neither through the front end's environment nor the settings

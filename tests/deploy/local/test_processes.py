@@ -37,7 +37,7 @@ async def test_a_line_without_end_does_not_stop_the_relay() -> None:
     assert lines[-1] == ("it", "after")
 
 
-async def test_it_is_asked_first_and_killed_afterwards() -> None:
+async def test_child_gets_sigterm_before_sigkill() -> None:
     lines: Lines = []
     stubborn = child(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True);"
@@ -51,14 +51,14 @@ async def test_it_is_asked_first_and_killed_afterwards() -> None:
     assert "killed" in lines[-1][1]
 
 
-async def test_one_that_is_stopped_while_it_starts_does_not_stay() -> None:
+async def test_child_stopped_during_its_start_exits() -> None:
     slow = child("import time; time.sleep(60)", [])
     run = asyncio.create_task(slow.run())
     await slow.stop(grace_s=1)
     assert await asyncio.wait_for(run, 10) == -signal.SIGTERM
 
 
-def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+def test_child_exits_with_its_parent(tmp_path: Path) -> None:
     program = (
         "import asyncio, os, sys\n"
         "from deploy.local.processes import Child\n"

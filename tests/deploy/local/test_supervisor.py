@@ -24,14 +24,14 @@ def test_a_model_without_a_pool_gets_one() -> None:
     assert planned.pools["fast"].slots == 8
 
 
-def test_flags_go_before_settings() -> None:
+def test_flags_override_settings() -> None:
     settings = Settings(models={"a": {"source": "/a"}}, pools={"p": {"model": "a", "count": 3}})
     planned = supervisor.plan(settings, pools=2, dtype="float16")
     assert planned.pools["p"].count == 2
     assert planned.models["a"].dtype == "float16"
 
 
-def test_with_no_model_it_is_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_is_the_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("wan", "flux", "runs"):
         (tmp_path / name).mkdir()
     for name in ("wan", "flux"):
@@ -76,13 +76,13 @@ def test_a_demo_model_that_edits_is_another_one_with_its_adapter(
     assert "sdxl-edit-demo" not in planned.models, "there is no sdxl-demo"
 
 
-def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_demo_weights_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "DEMO_FOLDER", tmp_path)
     with pytest.raises(ConfigError, match="make train"):
         supervisor.plan(Settings())
 
 
-def test_nothing_listens_where_keys_are_wanted_and_none_is_made(tmp_path: Path) -> None:
+def test_missing_required_keys_prevent_listening(tmp_path: Path) -> None:
     """The port is in use, so an attempt to listen there would raise another error."""
     with socket.create_server(("0.0.0.0", 0)) as holder:
         server = ServerSettings(host="0.0.0.0", port=holder.getsockname()[1])

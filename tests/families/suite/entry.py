@@ -65,7 +65,7 @@ class SuiteEntry:
     max_controls: int = 0
     refiner: str | None = None
     """Checkpoint of the last steps: its path in the checkpoint's folder."""
-    company: tuple[Fields, ...] = ({},)
+    batch_variants: tuple[Fields, ...] = ({},)
     """Fields in which the requests of one batch differ, in rotation."""
 
     @property

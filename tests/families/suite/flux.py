@@ -217,7 +217,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
             **{mode: ControlSource("controls/union", mode) for mode in ("canny", "tile")},
         },
         max_controls=2,
-        company=UNLIKE,
+        batch_variants=UNLIKE,
     ),
     "flux-redux": SuiteEntry(
         place=13,

@@ -233,7 +233,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
             **{mode: ControlSource("controls/union", mode) for mode in ("openpose", "hed")},
         },
         max_controls=2,
-        company=UNLIKE,
+        batch_variants=UNLIKE,
     ),
     "sdxl-ip-adapter": replace(
         PLAIN,
@@ -273,6 +273,6 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         components={"unet": "unet", "refiner": f"{BESIDE}/unet"},
         image_fields=HALF,
         refiner=BESIDE,
-        company=LATER,
+        batch_variants=LATER,
     ),
 }

@@ -121,7 +121,7 @@ def test_each_row_is_changed_by_its_own_adapter(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "strips"), [("alone", 1), *((name, 1) for name in WINDOWS), ("same", 2), ("halved", 2)]
 )
-def test_a_single_row_is_changed_as_it_is_among_others(name: str, strips: int) -> None:
+def test_single_row_matches_batched_row(name: str, strips: int) -> None:
     """Pages are gathered once for all prompts and strips, and then used as a convolution kernel."""
     layer = getattr(filled([every(PAGE_RANK + 2)]), name)
     rows = RowAdapters(jnp.array([[0, 1]]), jnp.array([[0.7, 0.7]]))
@@ -139,7 +139,7 @@ def test_a_single_row_is_changed_as_it_is_among_others(name: str, strips: int) -
 
 
 @pytest.mark.parametrize("name", ["alone", *WINDOWS])
-def test_a_bank_that_no_row_asks_for_changes_no_bit(name: str) -> None:
+def test_unused_bank_changes_no_bit(name: str) -> None:
     sizes = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
     x = jnp.ones((1, *sizes, IN))
     call = (lambda layer, x: layer(x)) if name == "alone" else convolved
@@ -204,7 +204,7 @@ def test_layers_in_8_bits_have_the_same_banks(where: Any, kind: Any) -> None:
     assert list(adaptable(rounded)) == list(adaptable(exact))
 
 
-def test_banks_of_a_network_on_the_device_are_there() -> None:
+def test_banks_of_a_device_network_are_device_arrays() -> None:
     banked = with_banks(network(), PAGES)
     bank = banked.same.bank
     assert bank is not None

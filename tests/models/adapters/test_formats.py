@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named(case: str, tmp_path: Path) -> None:
+def test_invalid_file_is_named_with_its_reason(case: str, tmp_path: Path) -> None:
     change, reason = WRONG[case]
     file = write(tmp_path / "a.safetensors", change(sound()))
     for use in (inspect, read):
@@ -156,7 +156,7 @@ OTHERS: dict[str, tuple[tuple[str, ...], str]] = {
     ("made_for", "model"),
     [(made_for, model) for made_for, (_, models) in OTHERS.items() for model in models.split()],
 )
-def test_a_wrong_base_is_told_as_such(made_for: str, model: str, tmp_path: Path) -> None:
+def test_adapter_for_another_base_is_named(made_for: str, model: str, tmp_path: Path) -> None:
     arrays: Arrays = {}
     for name in OTHERS[made_for][0]:
         arrays |= low_rank(name, 320, 320)
@@ -213,7 +213,7 @@ def test_alphas_of_metadata_scale_each_layer(
     assert [change.scale for change in changes] == pytest.approx(scales)
 
 
-def test_a_summary_says_what_reading_says(tmp_path: Path) -> None:
+def test_summary_matches_the_reader(tmp_path: Path) -> None:
     unknown_keys = {"text_encoders.t5xxl.x.lora_A.weight": np.zeros((2, 2), np.float32)}
     file = write(tmp_path / "a.safetensors", sound() | unknown_keys)
     summary, adapter = inspect(file, published("flux")), read(file, published("flux"))

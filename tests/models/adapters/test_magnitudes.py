@@ -233,7 +233,7 @@ def test_layers_by_heads_and_of_several_parts(of_inputs: bool) -> None:
             assert gap(np.asarray(output), expected) < RELATIVE
 
 
-def test_a_single_row_is_changed_as_it_is_among_others() -> None:
+def test_single_row_matches_batched_row() -> None:
     """The prompts and strips of a row share its pages."""
     adapter = changes(4, 1, False)
     banked, counts = filled(network(), [adapter])

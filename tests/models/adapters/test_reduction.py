@@ -104,7 +104,7 @@ def test_the_closest_change_is_taken_and_its_error_is_true(kind: str, rank: int)
     assert again.down.array.tobytes() == kept.down.array.tobytes()
 
 
-def test_a_change_of_few_ranks_stays_as_it_is() -> None:
+def test_low_rank_change_is_unchanged() -> None:
     change = CHANGES["LoRA"]
     assert low_rank(change, 24)[0] is change
 
@@ -117,7 +117,7 @@ def test_a_whole_matrix_of_few_inputs_is_exact() -> None:
 
 
 @pytest.mark.parametrize("kind", ["whole", "LoHa", "LoRA"])
-def test_large_matrices_are_decomposed_nearly_as_well(kind: str) -> None:
+def test_decomposition_of_large_matrices_is_nearly_optimal(kind: str) -> None:
     side = DIRECT + 60
     matrix = falling(side, side + 5)
     if kind == "whole":

@@ -169,7 +169,7 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_that_is_cut_off_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_file_truncated_while_it_is_read_is_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "a", {"x": NUMBERS})
     with opened(file) as tensors:
         file.write_bytes(file.read_bytes()[:-8])
@@ -178,6 +178,6 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["missing", "."])
-def test_what_cannot_be_opened_is_named(name: str, tmp_path: Path) -> None:
+def test_unopenable_file_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match="cannot be read"), opened(tmp_path / name):
         pass

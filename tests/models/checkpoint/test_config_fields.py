@@ -20,7 +20,7 @@ def test_lists_are_tuples_all_the_way_down() -> None:
     )
 
 
-def test_what_is_not_of_the_network_is_passed_over() -> None:
+def test_keys_outside_the_network_are_ignored() -> None:
     """Ignored keys: class names, options of weight averaging in training, and keys without
     effect.
     """
@@ -28,7 +28,7 @@ def test_what_is_not_of_the_network_is_passed_over() -> None:
     assert arguments(Sizes, config, "config.json", {"dropout"}) == {"width": 2}
 
 
-def test_every_other_key_is_passed_over_with_a_warning() -> None:
+def test_other_keys_are_ignored_with_a_warning() -> None:
     """The reference ignores keys that its classes lack, too."""
     config = {"heads": 1, "depth": 2, "width": 3}
     with collected_notices() as notices:

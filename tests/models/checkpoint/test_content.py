@@ -61,7 +61,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("message", CONTENTS)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_weights_is_named_by_every_reader(
+def test_file_without_weights_is_named_by_every_reader(
     reader: str, message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.safetensors"
@@ -101,7 +101,7 @@ def test_a_gguf_file_is_read_under_any_name_and_refused_for_adapters(tmp_path: P
         adapter(file)
 
 
-def test_a_config_that_is_a_pointer_says_so(tmp_path: Path) -> None:
+def test_git_lfs_pointer_is_named(tmp_path: Path) -> None:
     (tmp_path / "vae").mkdir()
     (tmp_path / "vae" / "config.json").write_bytes(POINTER)
     with pytest.raises(CheckpointError, match=r"not valid JSON .*it is a git-lfs pointer"):
@@ -129,7 +129,7 @@ def test_a_header_of_too_many_parts_is_not_parsed(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_a_file_that_was_cut_off_is_told_from_a_header_that_is_wrong(tmp_path: Path) -> None:
+def test_truncated_file_is_distinguished_from_a_bad_header(tmp_path: Path) -> None:
     save_file({"x": np.zeros(300, np.float32)}, tmp_path / "a")
     content = (tmp_path / "a").read_bytes()
     for damaged in (content[:40], content[:-4], content.replace(b"F32", b"Q99")):

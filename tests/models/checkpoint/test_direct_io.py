@@ -49,7 +49,7 @@ def cached_pages(path: Path) -> int:
     return sum(page & 1 for page in resident)
 
 
-def test_what_nobody_has_read_is_read_once(path: Path, opened: DiskFile) -> None:
+def test_uncached_range_is_read_once(path: Path, opened: DiskFile) -> None:
     """Each byte is read once, without the kernel's read-ahead.
 
     Read-ahead starts with a read of an uncached range. It read half as much again with a limit of 8
@@ -65,7 +65,7 @@ def test_what_nobody_has_read_is_read_once(path: Path, opened: DiskFile) -> None
 
 @pytest.mark.parametrize("known", [SIZE, STRETCH, STRETCH + 8192, 4096])
 @pytest.mark.parametrize("bounds", [(0, SIZE), (5, STRETCH + 99), (STRETCH + 4097, SIZE - 1)])
-def test_what_the_cache_has_in_part(
+def test_partly_cached_file(
     path: Path, opened: DiskFile, known: int, bounds: tuple[int, int]
 ) -> None:
     with path.open("rb") as file:

@@ -53,7 +53,7 @@ class TestJson:
             (b'{"_class_name": 3}', "no _class_name"),
         ],
     )
-    def test_bad_model_index(self, tmp_path: Path, content: bytes | None, message: str) -> None:
+    def test_invalid_model_index(self, tmp_path: Path, content: bytes | None, message: str) -> None:
         if content is not None:
             (tmp_path / "model_index.json").write_bytes(content)
         with pytest.raises(CheckpointError, match=message):
@@ -171,7 +171,7 @@ class TestWeightFiles:
         with pytest.raises(CheckpointError, match=rf"{name}.*convert them to safetensors"):
             weight_files(touch(tmp_path, name, "config.json"))
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_missing_weights(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="no safetensors weights"):
             weight_files(touch(tmp_path, "config.json"))
         with pytest.raises(CheckpointError, match="no such folder"):
@@ -226,7 +226,7 @@ class TestFingerprint:
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ValueError("x")])
-def test_what_a_broken_checkpoint_leads_to_names_its_folder(error: Exception) -> None:
+def test_checkpoint_errors_name_the_folder(error: Exception) -> None:
     with (
         pytest.raises(CheckpointError, match=r"^/models/broken: "),
         checkpoint_errors("/models/broken"),
@@ -234,7 +234,7 @@ def test_what_a_broken_checkpoint_leads_to_names_its_folder(error: Exception) ->
         raise error
 
 
-def test_what_is_ours_to_mend_is_no_checkpoints_fault() -> None:
+def test_internal_errors_are_not_checkpoint_errors() -> None:
     with pytest.raises(RuntimeError), checkpoint_errors("/models/sound"):
         raise RuntimeError("a device is gone")
 

@@ -96,7 +96,7 @@ def test_a_folder_is_itself(tmp_path: Path) -> None:
     assert resolve(str(tmp_path)) == tmp_path
 
 
-def test_fetches_what_is_read_and_no_more(hub: str, tmp_path: Path) -> None:
+def test_only_needed_files_are_fetched(hub: str, tmp_path: Path) -> None:
     folder = resolve("owner/flux", endpoint=hub, cache=tmp_path)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     left_out = {"README.md", "flux1-dev.safetensors", "text_encoder/pytorch_model.bin"}
@@ -129,7 +129,7 @@ def test_an_unknown_name(hub: str, tmp_path: Path) -> None:
         resolve("owner/other", endpoint=hub, cache=tmp_path)
 
 
-def test_what_was_fetched_serves_without_the_hub(hub: str, tmp_path: Path) -> None:
+def test_fetched_files_work_offline(hub: str, tmp_path: Path) -> None:
     folder = resolve(f"owner/flux@{COMMIT}", endpoint=hub, cache=tmp_path)
     nowhere = "http://127.0.0.1:1"
     assert resolve(f"owner/flux@{COMMIT}", endpoint=nowhere, cache=tmp_path) == folder

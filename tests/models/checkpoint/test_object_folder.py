@@ -81,7 +81,7 @@ def test_any_range_is_the_objects(stored: Path, bounds: tuple[int, int]) -> None
     assert content is not None and bytes(content) == DATA[slice(*bounds)]
 
 
-def test_no_request_asks_for_more_than_a_stretch(server: Server, stored: Path) -> None:
+def test_requests_have_a_maximum_size(server: Server, stored: Path) -> None:
     ranges = []
 
     def note(environ: dict[str, str], start: object) -> None:
@@ -93,7 +93,7 @@ def test_no_request_asks_for_more_than_a_stretch(server: Server, stored: Path) -
     assert ranges == [(0, STRETCH), (STRETCH, SIZE)]
 
 
-def test_a_cut_connection_is_gone_on_from(server: Server, stored: Path) -> None:
+def test_cut_connection_is_resumed(server: Server, stored: Path) -> None:
     reference = reference_of(stored)
     assert reference is not None
     ranges: list[str] = []
@@ -111,12 +111,12 @@ def test_a_cut_connection_is_gone_on_from(server: Server, stored: Path) -> None:
     assert len(ranges) > 4 and len({*ranges}) > 2, "received bytes were requested again"
 
 
-def test_an_overloaded_server_is_asked_again(server: Server, stored: Path) -> None:
+def test_overloaded_server_is_retried(server: Server, stored: Path) -> None:
     server.fault = once_each(failing)
     assert read(stored) == DATA
 
 
-def test_an_object_that_was_replaced_is_no_mixture(server: Server, stored: Path) -> None:
+def test_replaced_object_raises(server: Server, stored: Path) -> None:
     read(stored, 0, 10)
     put(server, "one/weights.safetensors", DATA[::-1])
     with pytest.raises(CheckpointError, match=rf"{URL}: has changed since"):
@@ -135,7 +135,7 @@ def test_an_object_that_was_deleted_is_named(server: Server, stored: Path) -> No
         read(stored)
 
 
-def test_what_is_not_there_is_named(server: Server) -> None:
+def test_missing_object_is_named(server: Server) -> None:
     with pytest.raises(CheckpointError, match=r"s3://bucket/none: no objects have this prefix"):
         resolve("s3://bucket/none")
     with pytest.raises(CheckpointError, match=r"s3://bucket/none\.safetensors: the store has no"):
@@ -146,7 +146,7 @@ def test_what_is_not_there_is_named(server: Server) -> None:
         resolve("ftp://a/b")
 
 
-def test_who_may_not_read_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_access_is_reported(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     put(server, "one/weights.safetensors", DATA)
     object_stores.use_s3(monkeypatch, server, key_id="AKIDWRONG")
     object_store.forget()
@@ -155,7 +155,7 @@ def test_who_may_not_read_is_told(server: Server, monkeypatch: pytest.MonkeyPatc
             ask()
 
 
-def test_a_store_that_is_away_is_no_wrong_checkpoint() -> None:
+def test_unreachable_store_is_not_a_checkpoint_error() -> None:
     tries = []
 
     def refused() -> None:

@@ -32,7 +32,7 @@ def drawn(pipeline: Any, defaults: dict[str, Any], prompt: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_diffusers_draws_what_the_prompt_names(name: str) -> None:
+def test_diffusers_generates_what_the_prompt_names(name: str) -> None:
     pipeline = DiffusionPipeline.from_pretrained(HERE / name).to(torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     defaults = json.loads((HERE / name / "atelier.json").read_text())["defaults"]

@@ -26,6 +26,6 @@ def test_defaults_are_flux_dev_without_guidance() -> None:
         ({"num_attention_heads": 0}, "num_attention_heads"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(wrong: dict, named: str) -> None:
+def test_unsupported_config_is_named(wrong: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         FluxConfig.from_dict(wrong)

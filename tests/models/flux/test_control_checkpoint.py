@@ -46,7 +46,7 @@ def written(folder: Path, **changes: Any) -> Path:
     ],
     ids=str,
 )
-def test_what_cannot_be_served_is_refused_by_name(
+def test_unsupported_checkpoint_is_named(
     change: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=named):
@@ -54,7 +54,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 
 
 @pytest.mark.parametrize("source", ["net.safetensors", "owner/name:net.safetensors"])
-def test_one_file_is_refused_before_it_is_fetched(source: str, tmp_path: Path) -> None:
+def test_single_file_is_rejected_before_it_is_fetched(source: str, tmp_path: Path) -> None:
     file = tmp_path / "net.safetensors"
     file.write_bytes(b"")
     place = source if ":" in source else str(file)
@@ -95,5 +95,7 @@ def test_work_is_about_the_share_of_the_blocks(tmp_path: Path) -> None:
         (0, 2, ()),
     ],
 )
-def test_neighbours_share_what_is_added(blocks: int, samples: int, places: tuple[int, ...]) -> None:
+def test_adjacent_blocks_share_control_residuals(
+    blocks: int, samples: int, places: tuple[int, ...]
+) -> None:
     assert by_interval(blocks, samples) == places

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_picture_in_each_dtype(folder: Path, dtype: str) -> None:
+def test_image_in_each_dtype(folder: Path, dtype: str) -> None:
     pipeline = registry.load("tiny", str(folder), dtype, {})
     networks = pipeline.weights._replace(preview=None)
     assert {leaf.dtype for leaf in jax.tree.leaves(networks)} == {jnp.dtype(dtype)}
@@ -86,7 +86,7 @@ def test_a_request_out_of_range_is_refused_by_its_field(
     assert error.value.field == field
 
 
-def test_a_picture_that_cannot_be_read_is_refused(folder: Path) -> None:
+def test_unreadable_image_is_rejected(folder: Path) -> None:
     pipeline = registry.load("tiny", str(folder), "float32", {})
     with pytest.raises(RequestError) as error:
         pipeline.prepare(REQUEST | {"strength": 0.5}, {"image": b"GIF89a and then nothing"})

@@ -59,7 +59,7 @@ def test_parameters_are_those_of_the_published_checkpoints(pipeline: FluxPipelin
 
 
 @pytest.mark.parametrize("prompts", [1, 2])
-def test_a_picture_of_1024_goes_through_every_program(pipeline: FluxPipeline, prompts: int) -> None:
+def test_image_of_1024_traces_every_program(pipeline: FluxPipeline, prompts: int) -> None:
     side = DEFAULT_LATENTS_PX
     ids = {
         "clip_ids": jax.ShapeDtypeStruct((prompts, 77), jnp.int32),
@@ -98,7 +98,7 @@ def test_a_guidance_scale_is_taken_where_the_network_has_an_input_for_it(
     assert ("guidance_scale" in spec.defaults_for("image-to-image")) is guidance
 
 
-def test_what_its_spec_says_to_be_without_effect_is_so(pipeline: FluxPipeline) -> None:
+def test_fields_listed_as_ineffective_have_no_effect(pipeline: FluxPipeline) -> None:
     small = {"width": 64, "height": 64, "num_inference_steps": 2}
     negative = {"negative_prompt": "a star", "negative_prompt_2": "a blue star"}
     assert pipeline.spec.needs.keys() == {*negative, "true_cfg_scale"}
@@ -106,7 +106,7 @@ def test_what_its_spec_says_to_be_without_effect_is_so(pipeline: FluxPipeline) -
     assert without_effect(pipeline, small | negative | {"true_cfg_scale": 3.0}) == set()
 
 
-def test_prompts_that_are_cut_are_told_by_encoder(pipeline: FluxPipeline) -> None:
+def test_truncated_prompts_are_reported_by_encoder(pipeline: FluxPipeline) -> None:
     fields = pipeline.spec.defaults | {"prompt": "a red circle " * 80, "seed": 1}
     fields |= {"width": 64, "height": 64}
     (warning,) = pipeline.prepare(fields, {}).warnings

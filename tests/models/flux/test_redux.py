@@ -69,7 +69,7 @@ def test_any_number_of_images_shares_a_batch(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("prompts", "scale"), [({}, 0.9), ({"prompt": ""}, 0), ({"prompt": "", "prompt_2": "a"}, 0.9)]
 )
-def test_no_prompt_at_all_is_no_text(
+def test_empty_prompt_has_no_text_tokens(
     pipeline: Pipeline, prompts: dict[str, str], scale: float
 ) -> None:
     inputs = prepared(pipeline, 0.5, 0.4, **prompts).inputs
@@ -93,13 +93,13 @@ def test_a_negative_prompt_has_no_image(pipeline: Pipeline) -> None:
     assert counted_text(batch | {"prompt_embeds": batch["prompt_embeds"][:, :1]}) is None
 
 
-def test_an_image_that_is_none_is_named(pipeline: Pipeline) -> None:
+def test_invalid_image_is_named(pipeline: Pipeline) -> None:
     with pytest.raises(RequestError) as error:
         pipeline.prepare({**BASE, "image_prompts": [{}]}, {"image_prompts.0.image": b"no image"})
     assert error.value.field == "image_prompts.0.image"
 
 
-def test_without_redux_there_are_no_image_prompts(flux: Path) -> None:
+def test_models_without_redux_have_no_image_prompts(flux: Path) -> None:
     spec = registry.load("tiny", str(flux), "float32", {}, reader=SHAPES).spec
     assert "image_prompts" not in spec.fields
     assert (spec.image_prompts, spec.limits.max_image_prompts) == ({}, 0)

@@ -44,7 +44,7 @@ def whole(folder: Path) -> FluxNetworks:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_transformer_alone_takes_the_rest_from_its_base(
+def test_transformer_file_uses_its_base_for_other_parts(
     folder: Path, whole: FluxNetworks, tmp_path: Path, prefix: str
 ) -> None:
     """The base has other weights, so a transformer read from the base would be noticed."""
@@ -75,7 +75,7 @@ def test_scaled_8_bit_floats_are_multiplied_out(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_8_bit_floats_without_scales_are_taken_as_they_are(
+def test_unscaled_8_bit_floats_are_read_unchanged(
     folder: Path, tmp_path: Path, kind: torch.dtype, dtype: str
 ) -> None:
     stored = writer.transformer(folder / "transformer")
@@ -112,7 +112,7 @@ def test_a_file_without_a_transformer_is_refused(folder: Path, tmp_path: Path) -
         weights(file, folder)
 
 
-def test_a_file_of_another_size_names_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
+def test_file_of_another_size_names_the_mismatch(folder: Path, tmp_path: Path) -> None:
     stored = writer.transformer(folder / "transformer")
     stored["img_in.weight"] = torch.zeros(len(stored["img_in.weight"]), 6)
     file = write(stored, tmp_path / "fill.safetensors")

@@ -129,7 +129,7 @@ def test_a_control_model_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
     assert (request.fields["num_inference_steps"], request.fields["guidance_scale"]) == (28, 3.5)
 
 
-def test_a_control_model_names_what_it_needs_and_what_it_does_not_take(specs: Specs) -> None:
+def test_control_model_names_required_and_unsupported_fields(specs: Specs) -> None:
     spec = specs("flux-canny")
     assert wrong_fields(spec)["control_image"].endswith("follow, as control_image")
     refused = wrong_fields(spec, control_image=IMAGE, image=IMAGE, strength=0.5)
@@ -140,7 +140,7 @@ def test_other_models_take_no_control_image(specs: Specs) -> None:
     assert wrong_fields(specs("flux-kontext"), control_image=IMAGE).keys() == {"control_image"}
 
 
-def test_kontext_edits_an_image_or_draws_from_text(specs: Specs) -> None:
+def test_kontext_edits_or_generates_from_text(specs: Specs) -> None:
     spec = specs("flux-kontext")
     edit = resolved(spec, image=IMAGE, negative_prompt="a star", true_cfg_scale=2.0)
     assert (edit.task, edit.steps, edit.fields["guidance_scale"]) == ("image-to-image", 28, 3.5)

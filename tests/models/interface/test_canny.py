@@ -31,7 +31,7 @@ def test_thresholds_are_of_sobels_sum_of_four_levels() -> None:
     assert canny(stripes(0, HIGH // 4 + 1)).any()
 
 
-def test_a_weak_edge_counts_where_it_touches_a_strong_one() -> None:
+def test_weak_edge_counts_next_to_a_strong_one() -> None:
     weak = LOW // 4 + 5
     image = stripes(0, weak).copy()
     assert not canny(image).any()

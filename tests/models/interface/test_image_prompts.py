@@ -22,7 +22,7 @@ ONE = BOTH.model_copy(update={"image_prompts": {"redux": KNOWN["redux"]}})
 FILES = {f"image_prompts.{index}.image": bytes([index]) for index in range(4)}
 
 
-def test_each_has_its_name_scale_and_file() -> None:
+def test_each_prompt_has_its_name_scale_and_file() -> None:
     entries = (ImagePromptOptions(name="face", scale=0.5), ImagePromptOptions(name="redux"))
     assert requested_image_prompts(entries, FILES, BOTH) == (
         RequestedImagePrompt("image_prompts.0.image", "face", 0.5, b"\0"),
@@ -30,7 +30,7 @@ def test_each_has_its_name_scale_and_file() -> None:
     )
 
 
-def test_the_only_name_goes_without_saying() -> None:
+def test_single_network_is_the_default() -> None:
     (prompt,) = requested_image_prompts([ImagePromptOptions(scale=1)], FILES, ONE)
     assert prompt.name == "redux"
 
@@ -43,7 +43,7 @@ def test_the_only_name_goes_without_saying() -> None:
         ([{"name": "face"}] * 4, "image_prompts"),
     ],
 )
-def test_what_the_model_does_not_have_is_named(entries: list[Any], field: str) -> None:
+def test_unknown_network_is_named(entries: list[Any], field: str) -> None:
     options = [ImagePromptOptions(**entry) for entry in entries]
     with pytest.raises(RequestError) as error:
         requested_image_prompts(options, FILES, BOTH)

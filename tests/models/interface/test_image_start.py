@@ -26,7 +26,7 @@ def test_latents_are_resized_as_torch_interpolates(
     np.testing.assert_allclose(output, reference[0].numpy().transpose(1, 2, 0), atol=5e-6)
 
 
-def test_latents_draw_no_noise_of_the_autoencoder() -> None:
+def test_latents_input_uses_no_autoencoder_noise() -> None:
     latents = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
     inputs = start_inputs(latents_file(latents), (16, 24), (3, 2, 4), pytest.fail)
     assert inputs.keys() == {"image_latents"}

@@ -69,7 +69,7 @@ def test_texts_are_for_people() -> None:
     "text",
     ["unet heun", "unet euler ddim", "unet euler(", "unet unipc(size=3)", "unet unipc(order=f())"],
 )
-def test_what_is_no_program_is_refused(text: str) -> None:
+def test_invalid_program_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"solver"):
         StepProgram.parse(text)
 

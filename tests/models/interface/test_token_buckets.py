@@ -35,7 +35,7 @@ def tokens_of(size: tuple[int, int]) -> int:
 
 
 @pytest.mark.parametrize("size", USUAL, ids=str)
-def test_usual_sizes_lie_on_few_rungs(size: tuple[int, int]) -> None:
+def test_usual_sizes_share_few_rungs(size: tuple[int, int]) -> None:
     assert FLUX.padded_tokens(tokens_of(size)) == USUAL[size]
 
 
@@ -81,7 +81,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float, int, i
     return count
 
 
-def test_a_padded_step_costs_what_the_setting_allows(
+def test_padded_step_stays_within_the_configured_cost(
     counted: Callable[[float, int, int], float],
 ) -> None:
     """The count of the traced step is at most the bound that the buckets compute."""

@@ -48,7 +48,7 @@ def drawn(mesh: Mesh, seed: int = 0, split: bool = True) -> dict[str, jax.Array]
     return {path: leaf.get_value() for path, leaf in flat_parameters(loaded).items()}
 
 
-def test_every_device_draws_its_own_part(mesh: Mesh) -> None:
+def test_every_device_generates_its_own_shard(mesh: Mesh) -> None:
     split, unsplit = drawn(mesh), drawn(mesh, split=False)
     kernel = split["first.kernel"]
     assert kernel.dtype == jnp.bfloat16
@@ -57,7 +57,7 @@ def test_every_device_draws_its_own_part(mesh: Mesh) -> None:
         assert np.array_equal(array, unsplit[path]), f"{path} depends on how it is split"
 
 
-def test_their_size_keeps_activations_as_large_as_they_were(mesh: Mesh) -> None:
+def test_weight_scale_preserves_activation_magnitude(mesh: Mesh) -> None:
     arrays = drawn(mesh)
     for name, inputs in zip(("first", "second"), WIDTHS, strict=True):
         kernel = np.asarray(arrays[f"{name}.kernel"], np.float32)
@@ -76,7 +76,7 @@ def test_arrays_and_seeds_differ(mesh: Mesh) -> None:
     assert abs(between_arrays) < 0.02 and abs(between_seeds) < 0.02
 
 
-def test_a_large_array_needs_no_room_beside_itself() -> None:
+def test_large_array_needs_no_temporary_memory() -> None:
     """Otherwise the initialization would raise the measured peak of memory."""
     shape = (8, 1024, 1024)
     program = uniform(shape, jnp.dtype("bfloat16"), None)

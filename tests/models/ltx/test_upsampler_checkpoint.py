@@ -81,7 +81,7 @@ def test_a_file_without_a_config(
     assert pipeline.spec.fingerprint != loaded(folder).spec.fingerprint
 
 
-def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     save_file({"body.weight": np.zeros((3, 3), np.float32)}, other)
     with pytest.raises(CheckpointError, match="no network that enlarges rows and columns"):

@@ -50,7 +50,7 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["RGBA", "LA", "palette"])
-def test_what_is_transparent_is_white_but_in_a_mask(kind: str) -> None:
+def test_transparent_pixels_are_white_except_in_masks(kind: str) -> None:
     """The transparent pixels are black, as left by an eraser."""
     colours = Image.new("RGBA", (3, 1), (0, 0, 0, 0))
     colours.putpixel((1, 0), (0, 0, 0, 128))
@@ -109,7 +109,7 @@ SOUND = {
     keep=st.integers(0, 10_000),
 )
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_damage_is_a_picture_error_or_a_picture(
+def test_damaged_file_is_an_error_or_an_image(
     data: bytes, changes: list[tuple[int, int]], keep: int
 ) -> None:
     damaged = bytearray(data)
@@ -123,7 +123,7 @@ def test_damage_is_a_picture_error_or_a_picture(
         assert image.width * image.height <= MAX_PIXELS
 
 
-def test_scans_are_counted_before_they_are_decoded() -> None:
+def test_scans_are_counted_without_decoding() -> None:
     assert count_scans(SOUND["PNG"]) == count_scans(b"") == count_scans(b"\xff\xd8\xff") == 0
     assert count_scans(SOUND["JPEG"]) == 1
     for scans in (10, MAX_SCANS):

@@ -72,7 +72,7 @@ def test_an_image_is_a_video_of_one_frame() -> None:
     assert [frame.size for frame in frames(data)] == [(8, 6)]
 
 
-def test_a_turned_video_is_read_upright() -> None:
+def test_rotated_video_is_read_upright() -> None:
     """Uses the rotation matrix of phones: 90 degrees clockwise."""
     data = bytearray(encode_video(clip(), "mp4", 16, 100))
     matrix = data.index(b"tkhd") + 4 + 40
@@ -96,7 +96,7 @@ def test_a_turned_video_is_read_upright() -> None:
         (b"", "no video in MP4 or WebM"),
     ],
 )
-def test_what_is_beyond_bounds_is_refused(data: bytes, said: str) -> None:
+def test_video_beyond_the_limits_is_rejected(data: bytes, said: str) -> None:
     with pytest.raises(ImageFileError, match=said):
         check(data, BOUNDS)
 

@@ -47,7 +47,7 @@ def test_a_nested_block_replaces_some_options() -> None:
         assert seen_by_a_trace() == TraceOptions(quant="w8a8", unroll=True)
 
 
-def test_options_do_not_outlive_a_trace_that_fails() -> None:
+def test_options_are_reset_after_a_failed_trace() -> None:
     def network(x: jax.Array) -> jax.Array:
         with TraceOptions(unroll=True).active(), replace(trace_options(), strips=8).active():
             return x.reshape(5)
@@ -73,7 +73,7 @@ def test_threads_trace_with_their_own_options() -> None:
     assert seen_by_a_trace() == DEFAULTS
 
 
-def test_a_record_gets_what_a_layout_splits() -> None:
+def test_recorder_gets_the_splits_of_a_layout() -> None:
     splits: list[Split] = []
     with TraceOptions(layout(data=2), record=splits.append).active():
         jax.jit(lambda x: split(x, "batch", None)).trace(jnp.zeros((4, 3)))
@@ -83,4 +83,4 @@ def test_a_record_gets_what_a_layout_splits() -> None:
         (4, 3),
         (("data",), ()),
     )
-    assert "test_a_record_gets_what_a_layout_splits" in recorded.where
+    assert "test_recorder_gets_the_splits_of_a_layout" in recorded.where

@@ -103,7 +103,7 @@ def whole(folder: Path) -> ChatNetworks:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_transformer_alone_takes_the_rest_from_its_base(
+def test_transformer_file_uses_its_base_for_other_parts(
     folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder).items()}

@@ -211,7 +211,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("config", "wish", "named"), REFUSED.values(), ids=REFUSED)
-def test_what_is_not_served_is_refused_by_name(
+def test_unsupported_config_is_named(
     config: dict[str, Any], wish: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
@@ -249,7 +249,7 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("wish", "asked", "named"), PLANS.values(), ids=PLANS)
-def test_what_cannot_be_planned_is_refused_by_name(
+def test_invalid_plan_arguments_are_named(
     wish: dict[str, Any], asked: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(OptionError) as error:
@@ -257,7 +257,7 @@ def test_what_cannot_be_planned_is_refused_by_name(
     assert error.value.field == named
 
 
-def test_options_say_what_they_may_be() -> None:
+def test_options_list_their_choices() -> None:
     euler = OPTIONS["euler"]
     assert euler["timestep_spacing"].choices == ("leading", "linspace", "trailing")
     assert euler["use_karras_sigmas"].kind == "boolean"
@@ -291,7 +291,7 @@ SIDE_BY_SIDE = {
 
 
 @pytest.mark.parametrize("wish", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
-def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> None:
+def test_batched_rows_match_single_rows(wish: dict[str, Any]) -> None:
     """Two rows of different length in one batch; the second has run three steps fewer."""
     scheduler = for_request(SDXL_BASE, wish)
     plans = [scheduler.plan(8), scheduler.plan(5)]
@@ -349,7 +349,7 @@ def test_plans_are_float32(wish: dict[str, Any]) -> None:
     assert {len(column) for column in plan.values.values()} == {len(plan)}
 
 
-def test_files_name_each_scheduler_as_the_automatic1111_door_reads_it() -> None:
+def test_scheduler_names_in_files_match_the_automatic1111_api() -> None:
     """Requests use Atelier's name and checkpoints the class's name; both give the same sampler."""
     assert WRITTEN.keys() == CHOICES.keys()
     assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS if not sampler.options}

@@ -37,6 +37,6 @@ def test_its_variance_is_that_of_noise_at_any_scale(smaller: tuple[int, int]) ->
     assert np.var(samples) == pytest.approx(1, abs=5 * (2 / count) ** 0.5)
 
 
-def test_noise_of_the_same_size_is_as_it_is() -> None:
+def test_noise_of_the_same_size_is_unchanged() -> None:
     noise = ShrunkGenerator(7, (64, 96), (64, 96)).randn((3, 8, 12))
     assert np.array_equal(noise, TorchGenerator(7).randn((3, 8, 12)))

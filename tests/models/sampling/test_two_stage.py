@@ -96,7 +96,7 @@ def test_noise_of_both_stages_of_sde_is_one_brownian_motion() -> None:
     assert plan.draws.tolist() == [True] * (2 * STEPS - 2) + [False]
 
 
-def test_only_second_stages_of_ancestral_methods_draw() -> None:
+def test_only_second_stages_of_ancestral_methods_add_noise() -> None:
     for name in ("dpm_2_ancestral", "dpmpp_2s_ancestral"):
         draws = for_request(SDXL_BASE, {"name": name}).plan(STEPS).draws.tolist()
         assert draws == [False, True] * (STEPS - 1) + [False]

@@ -138,6 +138,6 @@ def test_levels_without_attention_need_no_heads() -> None:
         ({"resnet_time_scale_shift": "ada_group"}, "resnet_time_scale_shift"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+def test_unsupported_config_is_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         UNetConfig.from_dict(SDXL_BASE | wrong)

@@ -108,7 +108,7 @@ def test_the_writer_is_diffusers_conversion_the_other_way_round(root: Path, tmp_
 
 
 @pytest.mark.parametrize("prefix", ["", "control_model."])
-def test_original_keys_give_what_the_folder_gives(root: Path, tmp_path: Path, prefix: str) -> None:
+def test_original_keys_match_the_folder(root: Path, tmp_path: Path, prefix: str) -> None:
     file = write_cldm(root / "edges", tmp_path / "edges.safetensors", prefix)
     assert_the_folders(file, root / "edges", unet_config(root))
 
@@ -150,9 +150,7 @@ def loaded(root: Path, controls: Mapping[str, ControlSource], **options: Any) ->
         ("pooled", None, "global_pool_conditions"),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_its_name(
-    root: Path, net: str, mode: str | None, said: str
-) -> None:
+def test_unsupported_checkpoint_is_named(root: Path, net: str, mode: str | None, said: str) -> None:
     write_odd_ones(root)
     with pytest.raises(CheckpointError, match=rf"controls\.mine: .*{said}"):
         loaded(root, {"mine": ControlSource(str(root / net), mode)}, reader=SHAPES)
@@ -168,7 +166,7 @@ def write_odd_ones(root: Path) -> None:
     (root / "pooled" / "config.json").write_text(changed)
 
 
-def test_a_union_lies_there_once_whatever_its_names(root: Path) -> None:
+def test_union_is_loaded_once_for_all_its_names(root: Path) -> None:
     modes = {mode: ControlSource(str(root / "union"), mode) for mode in ("canny", "depth", "7")}
     pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
     assert len(pipeline.weights.controls) == 2
@@ -186,7 +184,7 @@ def test_a_union_by_two_paths_is_two(root: Path, tmp_path: Path) -> None:
     assert union_by_name == {"canny": 1, "depth": 1, "7": 2, "edges": None}
 
 
-def test_one_file_of_a_hubs_repository(
+def test_single_file_from_a_hub_repository(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hub's cache contains a link to a file without a suffix, whose content may change."""

@@ -89,7 +89,7 @@ def test_a_whole_step_is_the_plain_one(unet: UNet) -> None:
     assert np.abs(after["residual"]).min() < np.abs(after["residual"]).max()
 
 
-def test_a_step_that_is_left_out_runs_the_outermost_level_alone(
+def test_skipped_step_runs_only_the_outermost_level(
     unet: UNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inner levels' output comes from the row's last whole step."""
@@ -112,7 +112,7 @@ def test_a_step_that_is_left_out_runs_the_outermost_level_alone(
     np.testing.assert_allclose(prediction[first_row], expected[first_row], rtol=1e-5, atol=1e-5)
 
 
-def test_strips_are_cut_and_joined_around_what_is_kept(
+def test_strips_are_split_and_joined_around_the_cache(
     unet: UNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, now = inputs(unet, 1), inputs(unet, 2)

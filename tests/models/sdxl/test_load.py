@@ -56,7 +56,7 @@ def test_defaults_are_those_of_diffusers_pipelines() -> None:
     assert (inpainting["strength"], inpainting["guidance_scale"]) == (0.9999, 7.5)
 
 
-def test_chosen_defaults_go_before_those_of_every_task() -> None:
+def test_configured_defaults_override_task_defaults() -> None:
     chosen = spec(guidance_scale=0.0, num_inference_steps=4)
     assert chosen.defaults_for("inpainting")["guidance_scale"] == 0.0
     assert chosen.defaults["num_inference_steps"] == 4
@@ -72,7 +72,7 @@ def test_the_unets_input_decides_the_tasks() -> None:
         spec({"unet": {**SDXL_BASE["unet"], "in_channels": 8}})
 
 
-def test_what_the_front_end_has_to_know_of_steps_and_layers() -> None:
+def test_spec_has_facts_about_steps_and_layers() -> None:
     base_spec = spec()
     assert (base_spec.strength_rounds, base_spec.sigmas_are) == ("down", "noise levels")
     assert base_spec.step_lists[base_spec.scheduler] == {"timesteps", "sigmas"}
@@ -102,7 +102,7 @@ def test_checkpoints_of_other_parts_are_refused_by_name(index: dict[str, Any], n
         check_index(INDEX | index)
 
 
-def test_a_refiner_has_no_first_encoder_and_is_told_a_score() -> None:
+def test_refiner_has_one_encoder_and_a_score_input() -> None:
     check_index(INDEX | {"text_encoder": [None, None], "tokenizer": [None, None]})
     config = UNetConfig.from_dict(SDXL_REFINER["unet"])
     parts = Parts(config, None, ClipConfig.from_dict(SDXL_REFINER["text_encoder_2"]), VAE, True)
@@ -162,9 +162,7 @@ def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
         file.write_text(right)
 
 
-def test_a_projection_that_the_first_encoder_has_no_use_for_is_passed_over(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_unused_projection_is_ignored(folder: Path, tmp_path: Path) -> None:
     """transformers ignores the projection too; some programs save CLIP's complete text tower."""
     tensors = load_file(folder / "text_encoder/model.safetensors")
     save_file(tensors | {"text_projection.weight": np.ones((3, 3))}, tmp_path / "model.safetensors")
@@ -197,7 +195,7 @@ def file(folder: Path) -> Path:
     return write_original(folder, folder.with_name(f"{folder.name}.safetensors"))
 
 
-def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file: Path) -> None:
+def test_single_file_with_folder_configs_matches_the_folder(folder: Path, file: Path) -> None:
     from_file = registry.load("tiny", str(file), "float32", {})
     from_folder = registry.load("tiny", str(folder), "float32", {})
     assert jax.tree.structure(from_file.weights) == jax.tree.structure(from_folder.weights)
@@ -209,7 +207,7 @@ def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file
     assert from_file.spec.fingerprint != from_folder.spec.fingerprint
 
 
-def test_one_file_of_a_refiner_is_the_folders_model(folder: Path, tmp_path: Path) -> None:
+def test_single_refiner_file_matches_its_folder(folder: Path, tmp_path: Path) -> None:
     refiner_folder = make_refiner(tmp_path / "refiner")
     file = write_refiner(refiner_folder, tmp_path / "refiner.safetensors")
     from_file, from_folder = (
@@ -227,7 +225,7 @@ def test_one_file_of_a_refiner_is_the_folders_model(folder: Path, tmp_path: Path
         registry.load("tiny", str(separate), "float32", {}, base=str(folder))
 
 
-def test_where_a_files_configs_come_from(folder: Path, file: Path, tmp_path: Path) -> None:
+def test_configs_of_a_single_file(folder: Path, file: Path, tmp_path: Path) -> None:
     separate = Path(shutil.copy(file, tmp_path / "lone.safetensors"))
     assert registry.base_of(file) == str(folder)
     assert registry.base_of(folder / "any.safetensors") == str(folder)

@@ -64,7 +64,7 @@ def test_parameters_are_those_of_the_published_checkpoint(full_size: UNet) -> No
     assert sum(map(math.prod, shapes)) == PARAMETERS
 
 
-def test_a_picture_of_1024_goes_through_and_the_program_is_small(full_size: UNet) -> None:
+def test_image_of_1024_traces_to_a_small_program(full_size: UNet) -> None:
     traced = trace(full_size)
     assert (traced.out_info.shape, traced.out_info.dtype) == ((2, 128, 128, 4), jnp.bfloat16)
     # The program has 3,278 equations. Unrolled, its 70 transformer layers would make about 15,000.
@@ -117,7 +117,7 @@ def test_inputs_that_the_network_has_no_use_for_are_refused() -> None:
         )
 
 
-def test_inputs_that_the_network_needs_are_asked_for(full_size: UNet) -> None:
+def test_missing_network_input_is_named(full_size: UNet) -> None:
     graph, state = nnx.split(full_size)
     with pytest.raises(ValueError, match="text-time embedding"):
         jax.eval_shape(

@@ -96,7 +96,7 @@ def through_every_program(pipeline: SdxlPipeline, prepared: PreparedRow) -> PyTr
     return row
 
 
-def test_a_picture_of_1024_from_text(tmp_path: Path) -> None:
+def test_text_to_image_of_1024_traces(tmp_path: Path) -> None:
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     fields = pipeline.spec.defaults_for("text-to-image") | {"prompt": "a", "seed": 1}
     prepared = pipeline.prepare(fields, {})
@@ -109,7 +109,7 @@ def test_a_picture_of_1024_from_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [SDXL_BASE, SDXL_INPAINTING], ids=["4", "9"])
-def test_a_picture_of_1024_by_a_mask(checkpoint: Any, tmp_path: Path) -> None:
+def test_inpainting_of_1024_traces(checkpoint: Any, tmp_path: Path) -> None:
     pipeline = abstract_pipeline(checkpoint, tmp_path)
     fields = pipeline.spec.defaults_for("inpainting") | {"prompt": "a", "seed": 1}
     ancestral = {"scheduler": {"name": "euler_ancestral"}, "num_inference_steps": 3}
@@ -179,7 +179,7 @@ NEGATIVE = {
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 2}
 
 
-def test_what_its_spec_says_to_be_without_effect_is_so(tmp_path: Path) -> None:
+def test_fields_listed_as_ineffective_have_no_effect(tmp_path: Path) -> None:
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     needs = pipeline.spec.needs
     assert needs.keys() == NEGATIVE.keys() | {"eta"}
@@ -199,7 +199,7 @@ def test_what_its_spec_says_to_be_without_effect_is_so(tmp_path: Path) -> None:
         assert ("eta" in without_effect(pipeline, fields)) is is_idle
 
 
-def test_prompts_that_are_cut_and_options_without_effect_are_told(tmp_path: Path) -> None:
+def test_truncated_prompts_and_unused_options_are_warnings(tmp_path: Path) -> None:
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     fields = pipeline.spec.defaults | SMALL | {"prompt": "a red circle " * 30, "seed": 1}
 
@@ -256,7 +256,7 @@ def test_weighted_prompts_share_the_steps_of_plain_ones(tmp_path: Path) -> None:
     assert through_shapes(pipeline, long)["prompt_embeds"].shape == (2, 154, 2048)
 
 
-def test_a_weighted_prompt_that_is_cut_is_told(tmp_path: Path) -> None:
+def test_truncated_weighted_prompt_is_a_warning(tmp_path: Path) -> None:
     pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
     fields = pipeline.spec.defaults | SMALL | {"seed": 1, "prompt_syntax": "weighted"}
     prompt = "a (red:1.2) circle " * 101

@@ -23,7 +23,7 @@ def request(**fields: Any) -> SdxlRequest:
     return read_request(SdxlRequest, FIELDS | fields)
 
 
-def test_the_second_encoder_hears_the_first_ones_text_unless_it_has_its_own() -> None:
+def test_second_encoder_defaults_to_the_first_prompt() -> None:
     assert request().texts(1) == ({"prompt": "a cat"}, {"prompt": "a cat"})
     assert request(prompt_2="a dog").texts(1)[1] == {"prompt_2": "a dog"}
     both = request(negative_prompt="rain").texts(2)
@@ -33,7 +33,7 @@ def test_the_second_encoder_hears_the_first_ones_text_unless_it_has_its_own() ->
     assert second == {"prompt": "a cat", "negative_prompt_2": "snow"}
 
 
-def test_sizes_are_the_pictures_height_first() -> None:
+def test_size_conditioning_is_height_first() -> None:
     positive, negative = request().time_ids("text-to-image")
     assert positive == negative == (96, 64, 0, 0, 96, 64)
 
@@ -48,7 +48,7 @@ def test_the_negative_prompts_sizes_follow_the_pipeline_of_the_task() -> None:
     assert complete.time_ids("inpainting")[1] == (5, 6, 1, 2, 7, 8)
 
 
-def test_the_pictures_decide_the_task() -> None:
+def test_input_images_decide_the_task() -> None:
     assert task_of({}) == "text-to-image"
     assert task_of({"image": b""}) == "image-to-image"
     assert task_of({"image": b"", "mask_image": b""}) == "inpainting"

@@ -200,14 +200,14 @@ def test_faults_are_named_as_in_the_file(folder: Path, file: Path, tmp_path: Pat
     }
 
 
-def test_an_sdxl_is_told(file: Path) -> None:
+def test_sdxl_is_detected(file: Path) -> None:
     assert single_file.check(file) == ("model.diffusion_model.", single_file.ORIGINAL)
     assert single_file.absent(file) == ()
 
 
 @pytest.mark.parametrize("prefix", ["model.diffusion_model.", "diffusion_model.", ""])
 @pytest.mark.parametrize("names", ["original", "diffusers"])
-def test_a_unet_alone(folder: Path, tmp_path: Path, prefix: str, names: str) -> None:
+def test_unet_only(folder: Path, tmp_path: Path, prefix: str, names: str) -> None:
     """Files of ComfyUI's diffusion_models, and of SDXL-Lightning's UNet."""
     stored = load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")
     named = original_unet(folder / "unet") if names == "original" else stored
@@ -322,7 +322,7 @@ class TestTheRefinersWriterAgainstDiffusers(TestTheWriterAgainstDiffusers):
         self.check(in_names_of(network, converted), network)
 
 
-def test_a_refiner_is_told(refiners_file: Path, file: Path) -> None:
+def test_refiner_is_detected(refiners_file: Path, file: Path) -> None:
     assert single_file.check(refiners_file)[1] is single_file.ORIGINAL
     prefixes = [single_file.prefixes_of(load_file(path)) for path in (refiners_file, file)]
     assert prefixes == [single_file.REFINER_PREFIXES, single_file.PREFIXES]

@@ -55,7 +55,7 @@ def test_a_file_is_recognized_by_its_first_bytes(kind: FileKind, content: bytes)
     assert kind_of(content[:BEGINNING_BYTES], len(content)) is kind
 
 
-def test_the_beginning_of_a_safetensors_file_is_no_pickle() -> None:
+def test_safetensors_header_is_not_detected_as_a_pickle() -> None:
     assert LENGTH.startswith(b"\x80\x02")
 
 

@@ -60,7 +60,7 @@ def test_the_first_steps_are_smaller_and_the_others_begin_with_an_image() -> Non
         ((256, 32), 0.5, (128, 32)),
     ],
 )
-def test_sizes_are_such_as_the_model_draws(
+def test_sizes_are_supported_by_the_model(
     size: tuple[int, int], scale: float, small: tuple[int, int]
 ) -> None:
     quality = Quality(progressive=Progressive(scale=scale, until=0.5))
@@ -81,7 +81,7 @@ def test_sizes_are_such_as_the_model_draws(
         (GROWING, {"hires": {"width": 256, "height": 192, "upscaler": "latent"}}, "hires fix"),
     ],
 )
-def test_where_it_has_no_effect(spec: ModelSpec, fields: dict[str, Any], why: str) -> None:
+def test_ineffective_cases_have_a_reason(spec: ModelSpec, fields: dict[str, Any], why: str) -> None:
     assert split_request(FIELDS | fields, spec) is None
     assert why in reason_without_effect(FIELDS | fields, spec)
 
@@ -93,7 +93,7 @@ def test_other_presets_have_one_pass(quality: str | None) -> None:
     assert reason_without_effect(fields, GROWING) == ""
 
 
-def test_a_listed_smaller_size_is_drawn() -> None:
+def test_listed_smaller_size_is_used() -> None:
     assert split_request(FIELDS, listed(Size(width=128, height=96), Size(width=64, height=48)))
 
 
@@ -114,7 +114,7 @@ def test_the_last_release_reads_a_spec_without_such_presets() -> None:
 
 
 @pytest.mark.parametrize("options", [{"scale": 1}, {"scale": 0}, {"until": 0}, {"until": 1}])
-def test_shares_lie_between_none_and_all(options: dict[str, float]) -> None:
+def test_shares_are_between_zero_and_one(options: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Progressive(**{"scale": 0.5, "until": 0.5} | options)
 

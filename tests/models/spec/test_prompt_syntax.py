@@ -124,7 +124,7 @@ def test_text_for_a_part_of_the_steps_is_found(prompt: str) -> None:
 @pytest.mark.parametrize(
     "prompt", ["[a]", "(a:0.5)", "a|b", "[a: b]", "[a:0.5", r"\[a:0.5\]", "[" * 101]
 )
-def test_other_text_is_no_edit(prompt: str) -> None:
+def test_other_text_is_not_prompt_editing(prompt: str) -> None:
     assert not has_edits(prompt)
 
 

@@ -81,14 +81,14 @@ def test_a_wrong_preset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [(True, "w8a8"), (False, None)])
-def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, now: object) -> None:
+def test_old_preset_with_an_eight_bit_flag_is_read(before: bool, now: object) -> None:
     """Old presets occur in settings, checkpoints and Redis. The current format round-trips."""
     preset = Quality.model_validate({"eight_bit": before})
     assert preset.eight_bit == now
     assert Quality.model_validate_json(preset.model_dump_json()) == preset
 
 
-def test_exact_steps_are_left_as_they_are() -> None:
+def test_exact_steps_are_unchanged() -> None:
     steps = steps_of(4)
     after = apply_optimizations(steps, Quality())
     assert [(s.program, dict(s.values)) for s in after] == [
@@ -108,7 +108,7 @@ def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
     assert only_step.values[THRESHOLD] == 0
 
 
-def test_levers_are_a_part_of_the_phase() -> None:
+def test_optimizations_are_part_of_the_step_kind() -> None:
     ten = apply_optimizations(steps_of(10), FAST)
     assert [step.program for step in ten] == [
         StepProgram("one", guided=i in range(2, 6), quant="w8a8", cache="teacache")
@@ -120,7 +120,7 @@ def test_levers_are_a_part_of_the_phase() -> None:
     }
 
 
-def test_thresholds_alone_part_no_batch() -> None:
+def test_thresholds_do_not_split_batches() -> None:
     other = Quality(step_cache=StepCache(kind="first-block", threshold=0.2))
     kinds = {preset.key for preset in (CACHED, *map(of_eight_bits, ("w8a16", "w8a8")), Quality())}
     assert CACHED.key == other.key and len(kinds) == 4
@@ -149,7 +149,7 @@ def test_the_presets_of_a_model() -> None:
             presets(OPTIMIZATIONS, {name: FAST})
 
 
-def test_a_folder_brings_presets(tmp_path: Path) -> None:
+def test_folder_defines_presets(tmp_path: Path) -> None:
     preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten images"}  # the old boolean form
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
     spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}, "beside")
@@ -163,7 +163,7 @@ def test_a_folder_brings_presets(tmp_path: Path) -> None:
         with_presets(SPEC, tmp_path, OPTIMIZATIONS, {})
 
 
-def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
+def test_unknown_default_preset_is_rejected(tmp_path: Path) -> None:
     spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
     with pytest.raises(ValueError, match="'mine' must be one of exact, high"):
         with_presets(spec, tmp_path, OPTIMIZATIONS, {})
@@ -171,7 +171,7 @@ def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
     assert accepted.defaults["quality"] == "mine"
 
 
-def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> None:
+def test_rounded_weights_have_no_exact_preset(tmp_path: Path) -> None:
     """No `exact` and no preset that needs exact weights; the remaining presets use 8 bits."""
     spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {"fast": FAST}, "instead")
     assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit-weights", "eight-bit")
@@ -210,7 +210,7 @@ def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> N
 
 
 @pytest.mark.parametrize("where", ["beside", "instead"])
-def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
+def test_queued_eight_bit_job_keeps_its_admission_preset(tmp_path: Path, where: Any) -> None:
     """The current default is another preset; the job contains the preset of its admission."""
     spec = with_presets(SPEC, tmp_path, OPTIMIZATIONS, {}, where)
     assert quality_of(spec, "eight-bit").eight_bit == "w8a8"
@@ -218,7 +218,7 @@ def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, wher
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
-def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
+def test_demo_presets_have_measured_figures(family: str) -> None:
     """They use the same optimizations as the family's presets of those names, except the planned
     ones.
     """
@@ -239,7 +239,7 @@ def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
 
 
 @pytest.mark.parametrize("guidance", [None, GuidanceInterval(stop=0.5)])
-def test_levers_of_later_steps_are_those_of_the_whole_image(guidance: Any) -> None:
+def test_later_steps_keep_the_optimizations_of_the_whole_image(guidance: Any) -> None:
     """Exception: the cache of the earlier steps has another size, so the first later step runs
     whole.
     """
@@ -258,7 +258,7 @@ def test_levers_of_later_steps_are_those_of_the_whole_image(guidance: Any) -> No
         assert skipped == [False, *expected[1:]] and any(skipped)
 
 
-def test_a_checkpoint_s_preset_is_left_out_where_its_use_lacks_the_lever(tmp_path: Path) -> None:
+def test_unsupported_checkpoint_preset_is_dropped(tmp_path: Path) -> None:
     """The same preset from the operator is refused."""
     preset = {"progressive": {"scale": 0.5, "until": 0.5}}
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"grows": preset}}))
@@ -273,7 +273,7 @@ PLAN = Quality(step_cache=PlannedCache(kind="planned", steps=4, whole=(0, 2)))
 SIGNAL = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
 
 
-def test_plans_are_a_lever_of_their_own() -> None:
+def test_planned_caches_are_a_separate_optimization() -> None:
     """A UNet supports only planned caches: its first block does not predict the others."""
     unet = OPTIMIZATIONS - {"step_cache"}
     assert presets(unet, {"mine": PLAN})["mine"] == PLAN

@@ -58,7 +58,7 @@ def test_stored_fields_are_read_as_the_family_class(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", REQUESTS)
-def test_fields_of_a_checkpoint_are_no_fields_of_a_family(family: str) -> None:
+def test_checkpoint_fields_are_not_family_fields(family: str) -> None:
     names = served_fields(REQUESTS[family], "image")
     assert {"prompt", "seed", "width", "quality", "num_images", "image"} <= names
     assert not names & {"loras", "control", "image_prompts", "progressive"}

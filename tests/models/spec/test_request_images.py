@@ -15,7 +15,7 @@ REQUEST = {
 }
 
 
-def test_images_are_found_wherever_they_lie() -> None:
+def test_images_are_collected_from_every_field() -> None:
     assert image_values(REQUEST) == {
         "image": "a",
         "reference_images.0": "b",
@@ -40,7 +40,7 @@ def test_images_are_replaced_in_their_place() -> None:
     assert REQUEST["image"] == "a"
 
 
-def test_what_lies_beside_an_image_stays() -> None:
+def test_other_fields_of_image_entries_remain() -> None:
     assert without_images(REQUEST) == {
         "prompt": "a star",
         "control": [{"name": "canny"}, {"name": "depth"}],

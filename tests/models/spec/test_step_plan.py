@@ -17,7 +17,7 @@ def plan(*whole: int, steps: int = 8, **more: Any) -> PlannedCache:
     return PlannedCache(kind="planned", steps=steps, whole=whole, **more)
 
 
-def test_what_is_reused_is_the_last_whole_steps() -> None:
+def test_reuse_weights_the_last_whole_step() -> None:
     assert plan(0, 1, 4).weights(NO_TURN) == [
         *[(0.0,)] * 2, *[(1.0,)] * 2, (0.0,), *[(1.0,)] * 3
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def test_magnitudes_are_those_of_the_step_against_the_last_whole_one() -> None:
 
 
 @pytest.mark.parametrize("behind", [(4,), (4, 3), (5, 2), (5, 4, 1), (6, 3, 2)])
-def test_taylor_continues_what_has_its_order(behind: tuple[int, ...]) -> None:
+def test_taylor_is_exact_up_to_its_order(behind: tuple[int, ...]) -> None:
     """Exact for constants and lines; for parabolas the divided differences."""
     at = behind[0] + 2
     for function in (lambda t: 3.0, lambda t: 2.0 * t - 1)[: len(behind)]:
@@ -101,7 +101,7 @@ def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
         ({"steps": 2, "whole": [0], "threshold": 0.1}, "not permitted"),
     ],
 )
-def test_a_plan_that_is_none_says_why(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_plan_is_rejected_with_its_reason(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Quality.model_validate({"step_cache": {"kind": "planned", **wrong}})
 

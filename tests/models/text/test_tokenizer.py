@@ -99,7 +99,7 @@ class TestT5:
         assert ids[0, -1] == 1
         assert 0 not in ids
 
-    def test_sentence_pieces_alone(self, sentence_pieces: Path) -> None:
+    def test_sentence_pieces_without_tokenizer_json(self, sentence_pieces: Path) -> None:
         texts = ["a red circle", "blue stars below", "  on   a "]
         reference = sentencepiece.SentencePieceProcessor(str(sentence_pieces / "spiece.model"))
         for ids, text in zip(T5Tokenizer(sentence_pieces).encode(texts, 40), texts, strict=True):
@@ -123,7 +123,7 @@ def test_the_words_that_are_not_read(
     assert ClipTokenizer(clip_folder).unread(text, length) == unread
 
 
-def test_a_word_that_is_read_in_part_is_told_whole(sentence_pieces: Path) -> None:
+def test_unread_text_starts_at_a_whole_word(sentence_pieces: Path) -> None:
     tokenizer = T5Tokenizer(sentence_pieces)
     for length in range(2, 12):
         unread = tokenizer.unread("a red extraordinary circle", length)
@@ -142,7 +142,7 @@ def test_threads_with_lengths_of_their_own(t5_folder: Path) -> None:
 
 class TestFaults:
     @pytest.mark.parametrize("kind", [ClipTokenizer, T5Tokenizer])
-    def test_nothing_there(self, kind: type, tmp_path: Path) -> None:
+    def test_missing_files(self, kind: type, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"no tokenizer in it.*tokenizer\.json"):
             kind(tmp_path / "absent")
 

@@ -76,7 +76,7 @@ def test_weights_are_those_of_their_words(clip: ClipTokenizer) -> None:
         ("a red star above a", ""),
     ],
 )
-def test_what_is_in_no_chunk_is_told_from_its_word_on(
+def test_unread_text_starts_at_the_first_unread_word(
     clip: ClipTokenizer, prompt: str, unread: str
 ) -> None:
     result = chunks(clip, prompt, most=1)

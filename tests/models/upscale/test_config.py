@@ -68,7 +68,7 @@ def test_the_command_that_converts_pickled_files_does(file: Path, tmp_path: Path
     assert read_shapes(tmp_path / "out.safetensors").config == CONFIG
 
 
-def test_what_is_passed_over_is_known(file: Path) -> None:
+def test_ignored_keys_are_reported(file: Path) -> None:
     save_file(load_file(file) | {"__x0__": np.zeros(2)}, file)
     loaded = load_upscaler(file, "float32", 64, jax.devices()[0])
     assert loaded.warnings == (f"{file.name}: passed over, since they are no weights: __x0__",)
@@ -81,7 +81,7 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
         read_shapes(file)
 
 
-def test_what_is_missing_is_named(file: Path) -> None:
+def test_missing_array_is_named(file: Path) -> None:
     with pytest.raises(CheckpointError, match="conv_last"):
         read_shapes(changed(file, conv_last__weight=None))
     with pytest.raises(CheckpointError, match=r"missing: body\.1\.rdb2\.conv3\.bias"):
@@ -95,13 +95,13 @@ def test_grey_images_are_refused(file: Path) -> None:
         read_shapes(changed(file, conv_last__weight=grey))
 
 
-def test_channels_that_are_no_squares_are_refused(file: Path) -> None:
+def test_non_square_channel_counts_are_rejected(file: Path) -> None:
     odd = np.zeros((8, 4, 3, 3), np.float32)
     with pytest.raises(CheckpointError, match="reads 4 channels"):
         read_shapes(changed(file, conv_first__weight=odd))
 
 
-def test_numbers_that_are_none_are_refused(file: Path) -> None:
+def test_nan_and_infinity_are_rejected(file: Path) -> None:
     bad = np.full((3,), np.nan, np.float32)
     with pytest.raises(CheckpointError, match="NaN or infinity in conv_last"):
         load_upscaler(changed(file, conv_last__bias=bad), "float32", 64, jax.devices()[0])

@@ -36,9 +36,7 @@ def test_shares_add_up_to_one(side: int) -> None:
 
 @pytest.mark.parametrize("shape", [(5, 7), (32, 32), (33, 100), (100, 33), (130, 97)])
 @pytest.mark.parametrize("multiple", [1, 2, 4])
-def test_what_each_tile_repeats_is_the_image_repeated(
-    shape: tuple[int, int], multiple: int
-) -> None:
+def test_tile_overlap_repeats_image_pixels(shape: tuple[int, int], multiple: int) -> None:
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
     canvas = Canvas(image, 32, 2, multiple)
     for row, column in canvas.tiles():

@@ -33,7 +33,7 @@ def test_a_real_config_is_read() -> None:
     assert not config.use_quant_conv
 
 
-def test_an_absent_key_means_what_diffusers_means() -> None:
+def test_absent_key_has_the_diffusers_default() -> None:
     config = VaeConfig.from_dict({"block_out_channels": [64]})
     assert config.use_quant_conv
     assert config.shift_factor is None
@@ -50,6 +50,6 @@ def test_an_absent_key_means_what_diffusers_means() -> None:
         ("latents_mean", [0.0] * 15),
     ],
 )
-def test_what_is_not_served_is_named(key: str, value: object) -> None:
+def test_unsupported_key_is_named(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):
         VaeConfig.from_dict({**FLUX, key: value})

@@ -39,7 +39,7 @@ def checkpoint(
     return request.param, str(MAKE[request.param](tmp_path_factory.mktemp("tiled") / "checkpoint"))
 
 
-def test_encoding_and_decoding_go_by_tiles(checkpoint: tuple[str, str]) -> None:
+def test_encoding_and_decoding_are_tiled(checkpoint: tuple[str, str]) -> None:
     """The program contains the autoencoder once per tile size: four sizes here, or one."""
     name, folder = checkpoint
     pipeline = registry.load(name, folder, "float32", {}, vae_tiling=TILING)

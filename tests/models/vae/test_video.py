@@ -66,7 +66,7 @@ def run(method: Callable[..., Any], vae: VideoAutoencoder, x: jax.Array) -> Any:
     return program(state, x)
 
 
-def test_the_whole_clip_has_the_latents_of_its_chunks(vae: VideoAutoencoder) -> None:
+def test_chunked_latents_match_the_whole_video(vae: VideoAutoencoder) -> None:
     pixels = np.random.default_rng(2).uniform(-1, 1, (2, 9, 6, 4, 3)).astype(np.float32)
     mean, log_variance = run(VideoAutoencoder.encode, vae, pixels)
     whole_mean, whole_variance = run(VideoAutoencoder.encode_whole, vae, pixels)
@@ -75,9 +75,7 @@ def test_the_whole_clip_has_the_latents_of_its_chunks(vae: VideoAutoencoder) -> 
     np.testing.assert_allclose(log_variance, whole_variance, atol=ROUNDING)
 
 
-def test_the_whole_clip_has_the_pixels_of_its_chunks(
-    vae: VideoAutoencoder, decoded: np.ndarray
-) -> None:
+def test_chunked_pixels_match_the_whole_video(vae: VideoAutoencoder, decoded: np.ndarray) -> None:
     """The comparison precedes clipping. No frame depends on later frames."""
     program, state = compiled(VideoAutoencoder.decode_whole, vae, LATENTS)
     unchunked = np.asarray(program(state, LATENTS))
@@ -100,7 +98,7 @@ def test_each_chunk_may_leave_as_bytes(vae: VideoAutoencoder, decoded: np.ndarra
     assert np.abs(frames - (127.5 * decoded + 127.5)).max() < 0.51
 
 
-def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
+def test_memory_does_not_grow_with_the_video(vae: VideoAutoencoder) -> None:
     """Memory in addition to the pixels. Decoding the whole video at once needs more."""
 
     def working_bytes(method: Callable[..., Any], frames: int) -> int:
@@ -134,7 +132,7 @@ def test_a_vae_with_too_many_halvings_in_time_encodes_single_frames_only() -> No
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precisions_stay_so(dtype: str) -> None:
+def test_half_precision_is_kept(dtype: str) -> None:
     """All products use it; the norms' sums and the attention's logits are float32."""
 
     def call(frames: jax.Array) -> jax.Array:

@@ -48,7 +48,7 @@ def test_a_real_config_is_read() -> None:
     assert (config.patch, config.scale_factor_spatial) == (2, 16)
 
 
-def test_an_absent_key_means_what_diffusers_means() -> None:
+def test_absent_key_has_the_diffusers_default() -> None:
     config = VideoVaeConfig.from_dict({})
     assert (config.base_dim, config.z_dim, config.patch) == (96, 16, 1)
     assert config.decoder_widths == (384, 384, 384, 192, 96)
@@ -82,6 +82,6 @@ def test_flags_behind_the_last_halving_do_not_count() -> None:
         ("scale_factor_spatial", None),
     ],
 )
-def test_what_is_not_served_is_named(key: str, value: object) -> None:
+def test_unsupported_key_is_named(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):
         VideoVaeConfig.from_dict({**WAN_2_2, key: value})

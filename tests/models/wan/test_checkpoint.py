@@ -53,7 +53,7 @@ def test_the_class_of_the_index_and_expand_timesteps_decide_the_tasks() -> None:
     assert text(expand_timesteps=True, from_image=True).tasks == both
 
 
-def test_who_takes_a_last_frame() -> None:
+def test_which_checkpoints_accept_a_last_frame() -> None:
     assert not text().takes_last_image
     assert not text(expand_timesteps=True, from_image=True).takes_last_image
     assert not picture().takes_last_image
@@ -136,7 +136,7 @@ def test_control_that_does_not_fit_is_named(changes: dict[str, Any], message: st
         (replace(EMBEDDED, pos_embed_seq_len=19), {}, "two images from image_encoder is 20"),
     ],
 )
-def test_picture_encoders_that_do_not_fit_are_named(
+def test_mismatched_image_encoders_are_named(
     config: WanConfig, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

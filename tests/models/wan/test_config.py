@@ -60,7 +60,7 @@ def test_as_many_channels_out_as_in_where_none_are_named() -> None:
         ({"added_kv_proj_dim": 1280}, "added_kv_proj_dim 1280 must be"),
     ],
 )
-def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+def test_unsupported_config_is_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         WanConfig.from_dict({**T2V_1_3B, **wrong})
 
@@ -82,7 +82,7 @@ def test_inputs_that_are_refused(
         abstract_velocity(WanConfig.from_dict(SMALL), latents, image)
 
 
-def test_pictures_of_another_count_are_refused() -> None:
+def test_wrong_number_of_image_tokens_is_rejected() -> None:
     config = WanConfig.from_dict({**SMALL, "image_dim": 6, "pos_embed_seq_len": 10})
     assert abstract_velocity(config, (2, 4, 4), (10, 6)).shape == (1, 2, 4, 4, 16)
     with pytest.raises(ValueError, match="5 tokens, but this network has positions for 10"):

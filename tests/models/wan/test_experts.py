@@ -37,7 +37,7 @@ def test_a_step_of_an_absent_expert_is_named() -> None:
         ((4, 4), 1, 10, True),
     ],
 )
-def test_experts_take_turns_where_the_device_does_not_hold_both(
+def test_experts_swap_if_the_device_cannot_hold_both(
     experts: tuple[int, ...], rest: int, limit: int | None, swapped: bool
 ) -> None:
     assert must_swap(experts, rest, limit) is swapped

@@ -139,7 +139,7 @@ def test_animate_transformer() -> None:
     ("name", "billions"),
     [("T2V_1_3B", 1.4), ("T2V_14B", 14.3), ("I2V_14B", 16.4), ("TI2V_5B", 5.0)],
 )
-def test_sizes_as_they_are_told(name: str, billions: float) -> None:
+def test_parameter_counts_match_the_hub(name: str, billions: float) -> None:
     """Sizes that the hub displays, to detect a wrong config."""
     config = WanConfig.from_dict(getattr(published, name))
     network = abstract_module(WanTransformer, config)

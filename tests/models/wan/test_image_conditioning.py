@@ -59,7 +59,7 @@ def inputs(
         (TI2V, {"image": FIRST, "last_image": LAST}, {}, "last_image"),
     ],
 )
-def test_what_a_checkpoint_cannot_take_is_refused_by_name(
+def test_unsupported_input_is_named(
     checkpoint: WanCheckpoint, images: dict[str, bytes], changes: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(RequestError) as error:
@@ -67,25 +67,25 @@ def test_what_a_checkpoint_cannot_take_is_refused_by_name(
     assert error.value.field == field
 
 
-def test_two_pictures_need_two_frames() -> None:
+def test_two_images_need_two_frames() -> None:
     checkpoint = picture(FROM_IMAGE, image_encoder=None)
     with pytest.raises(RequestError, match="num_frames: must be more than 1"):
         inputs(checkpoint, {"image": FIRST, "last_image": LAST}, num_frames=1)
 
 
-def test_text_alone_has_no_pictures() -> None:
+def test_text_to_video_has_no_image_inputs() -> None:
     assert inputs(text(), {}) == {}
     assert inputs(TI2V, {}) == {}
 
 
-def test_pictures_are_resized_for_the_vae_and_seen_whole_by_the_encoder() -> None:
+def test_images_are_resized_for_the_vae_and_the_encoder() -> None:
     arrays = inputs(picture(), {"image": FIRST})
     assert arrays["image"].shape == (48, 80, 3)
     np.testing.assert_array_equal(arrays["image"][0, 0], [1, -1, -1])
     assert arrays["clip_pixels"].shape == (1, 30, 30, 3)
 
 
-def test_both_pictures_go_to_the_encoder_in_order() -> None:
+def test_both_images_reach_the_encoder_in_order() -> None:
     checkpoint = picture(type(EMBEDDED)(**(vars(EMBEDDED) | PAIRED)))
     arrays = inputs(checkpoint, {"last_image": LAST, "image": FIRST})
     assert arrays["clip_pixels"].shape == (2, 30, 30, 3)
@@ -96,7 +96,7 @@ def test_both_pictures_go_to_the_encoder_in_order() -> None:
         inputs(checkpoint, {"image": FIRST})
 
 
-def test_networks_without_a_picture_embedding_have_the_latents_alone() -> None:
+def test_networks_without_an_image_embedding_use_only_latents() -> None:
     assert set(
         inputs(text(transformers={"transformer": CONFIG}, expand_timesteps=True), {"image": FIRST})
     ) == {"image"}
@@ -112,7 +112,7 @@ def test_the_first_frame_fills_its_latent_and_the_last_one_a_quarter_of_its_own(
     assert joined[2, 1, 0].tolist() == [0, 0, 0, 1, 7, 7, 7, 7, 7]
 
 
-def test_between_the_pictures_there_is_grey() -> None:
+def test_frames_between_the_images_are_grey() -> None:
     first, last = jnp.full((2, 2, 3), -1.0), jnp.ones((2, 2, 3))
     means = conditioning_video(first, last, 5).mean(axis=(1, 2, 3))
     assert means.tolist() == [-1, 0, 0, 0, 1]
@@ -125,7 +125,7 @@ def test_tokens_of_the_first_frame_are_at_timestep_0() -> None:
     np.testing.assert_array_equal(times, [[0, 0, 10, 10, 10, 10], [0, 0, 20, 20, 20, 20]])
 
 
-def test_the_picture_takes_the_place_of_the_first_frame_in_rows_and_in_one_row() -> None:
+def test_image_replaces_the_first_frame() -> None:
     latents, first = jnp.zeros((2, 3, 1, 1, 1)), jnp.ones((2, 1, 1, 1, 1))
     rows = with_first_frame(latents, first)
     assert rows[:, :, 0, 0, 0].tolist() == [[1, 0, 0], [1, 0, 0]]

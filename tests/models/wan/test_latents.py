@@ -21,19 +21,19 @@ def request(**changes: Any) -> WanRequest:
     return read_request(WanRequest, FIELDS | changes)
 
 
-def test_a_clip_of_1_and_4k_frames_has_1_and_k_of_latents() -> None:
+def test_video_of_1_and_4k_frames_has_1_and_k_latents() -> None:
     assert GRID.latents(request(num_frames=9, width=80, height=48)) == (3, 6, 10)
     assert GRID.latents(request(num_frames=1)) == (1, 6, 10)
 
 
 @pytest.mark.parametrize(("count", "message"), [(15, "13 or 17, not 15"), (2, "1 or 5, not 2")])
-def test_frames_between_two_latents_name_their_neighbours(count: int, message: str) -> None:
+def test_invalid_frame_count_names_the_nearest_ones(count: int, message: str) -> None:
     with pytest.raises(RequestError, match=message) as error:
         GRID.latents(request(num_frames=count))
     assert error.value.field == "num_frames"
 
 
-def test_patches_in_time_ask_for_whole_ones() -> None:
+def test_temporal_patches_need_whole_latents() -> None:
     grid = Grid(frame=4, pixel=8, patch=(2, 2, 2), max_tokens=32)
     assert [grid.frames_near(count) for count in (5, 9, 13)] == [(5, 5), (5, 13), (13, 13)]
     assert grid.max_frames == 4 * 63 + 1
@@ -51,7 +51,7 @@ def test_sizes_that_do_not_divide_or_pass_the_end_of_rope_are_refused(
     assert error.value.field == field
 
 
-def test_noise_is_drawn_channel_by_channel() -> None:
+def test_noise_is_generated_channel_by_channel() -> None:
     noise = draw_noise(TorchGenerator(3), (2, 3, 4), 5)
     values = TorchGenerator(3).randn((5, 2, 3, 4))
     assert noise.shape == (2, 3, 4, 5)

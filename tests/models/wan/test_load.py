@@ -29,7 +29,7 @@ def write(folder: Path, class_name: str, **changes: dict[str, Any]) -> str:
     return str(folder)
 
 
-def test_a_single_transformer_has_nobody_to_take_turns_with(tmp_path: Path) -> None:
+def test_single_transformer_cannot_swap(tmp_path: Path) -> None:
     folder = write(tmp_path, "WanPipeline")
     with pytest.raises(CheckpointError, match="only one transformer"):
         registry.load("tiny", folder, "float32", {}, swap_experts=True)
@@ -49,7 +49,7 @@ def test_a_family_without_experts_has_nothing_to_swap(tmp_path: Path) -> None:
         ("scheduler", {"_class_name": "PNDMScheduler"}, "PNDMScheduler is not served"),
     ],
 )
-def test_what_cannot_be_served_is_said_before_a_weight_is_read(
+def test_unservable_checkpoint_fails_before_weights_are_read(
     tmp_path: Path, part: str, config: dict[str, Any], message: str
 ) -> None:
     folder = write(tmp_path, "WanPipeline", **{part: CONFIGS[part] | config})

@@ -87,9 +87,7 @@ def picture() -> bytes:
 
 
 @pytest.mark.parametrize(("name", "from_image"), CASES)
-def test_a_published_clip_goes_through_every_program(
-    words: Path, name: str, from_image: bool
-) -> None:
+def test_published_model_traces_every_program(words: Path, name: str, from_image: bool) -> None:
     pipeline = make(name, words)
     fields = pipeline.spec.defaults | {"prompt": "a red circle", "seed": 1}
     prepared = pipeline.prepare(fields, {"image": picture()} if from_image else {})
@@ -112,7 +110,7 @@ def test_a_published_clip_goes_through_every_program(
     assert (preview.shape, preview.dtype) == ((*shape[:3], 3), jnp.uint8)
 
 
-def test_the_experts_take_turns_at_the_boundary(words: Path) -> None:
+def test_experts_switch_at_the_boundary(words: Path) -> None:
     pipeline = make("2.2 t2v", words)
     fields = pipeline.spec.defaults | {"prompt": "a star", "seed": 1, "num_inference_steps": 40}
     steps = pipeline.prepare(fields, {}).steps
@@ -125,7 +123,7 @@ def test_the_experts_take_turns_at_the_boundary(words: Path) -> None:
     assert {step.program for step in steps} == {step.program for step in shifted}, "compiled once"
 
 
-def test_buckets_hold_what_shapes_the_programs(words: Path) -> None:
+def test_bucket_contains_program_shapes(words: Path) -> None:
     pipeline = make("2.2 ti2v", words)
     base = pipeline.spec.defaults | {"prompt": "a star", "seed": 1, "num_frames": 5}
     changes: list[dict[str, Any]] = [
@@ -144,7 +142,7 @@ def test_buckets_hold_what_shapes_the_programs(words: Path) -> None:
     assert pipeline.prepare(neighbour, {}).bucket == buckets[0]
 
 
-def test_the_host_draws_nothing_that_depends_on_the_step_count(words: Path) -> None:
+def test_noise_is_independent_of_the_step_count(words: Path) -> None:
     pipeline = make("2.2 ti2v", words)
     base = pipeline.spec.defaults | {"prompt": "a star", "seed": 1, "num_frames": 5}
     few, many = (
@@ -162,7 +160,7 @@ def test_weights_are_in_the_models_dtype_but_for_the_vae() -> None:
     assert 0.47 < gib["vae"] < 0.48, "127 million parameters in float32"
 
 
-def test_what_its_spec_says_to_be_without_effect_is_so(words: Path) -> None:
+def test_fields_listed_as_ineffective_have_no_effect(words: Path) -> None:
     pipeline = make("2.2 t2v", words)
     small = {"width": 64, "height": 64, "num_frames": 5, "num_inference_steps": 4}
     negative = {"negative_prompt": "a star", "guidance_scale_2": 3.0}
@@ -172,7 +170,7 @@ def test_what_its_spec_says_to_be_without_effect_is_so(words: Path) -> None:
     assert "negative_prompt" in unguided
 
 
-def test_prompts_that_are_cut_and_options_without_effect_are_told(words: Path) -> None:
+def test_truncated_prompts_and_unused_options_are_warnings(words: Path) -> None:
     pipeline = make("2.2 ti2v", words)
     fields = pipeline.spec.defaults | {"prompt": "a star " * 20, "seed": 1, "num_frames": 5}
     short = pipeline.prepare(fields | {"max_sequence_length": 16, "width": 64, "height": 64}, {})

@@ -35,12 +35,12 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
     assert error.value.field == field
 
 
-def test_fields_of_the_service_and_of_the_file_are_passed_over() -> None:
+def test_service_and_file_fields_are_ignored() -> None:
     request = read_request(WanRequest, FIELDS | {"fps": 16, "num_images": 1, "image": "…"})
     assert request.num_frames == 9
 
 
-def test_a_scale_above_one_brings_a_negative_prompt_along() -> None:
+def test_guidance_above_one_adds_a_negative_prompt() -> None:
     assert read_request(WanRequest, FIELDS).prompts == {
         "prompt": "a red circle",
         "negative_prompt": "",

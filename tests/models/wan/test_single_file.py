@@ -108,7 +108,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
 @pytest.mark.parametrize("names", ["authors", "diffusers"])
-def test_a_transformer_alone_takes_the_rest_from_its_base(
+def test_transformer_file_uses_its_base_for_other_parts(
     folder: Path, tmp_path: Path, prefix: str, names: str
 ) -> None:
     stored = load_file(folder / STORED)
@@ -142,7 +142,7 @@ def test_scaled_8_bit_floats_are_multiplied_out(folder: Path, tmp_path: Path) ->
     )
 
 
-def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
+def test_unsupported_file_has_its_reason(folder: Path, tmp_path: Path) -> None:
     two = {"transformer": {"num_layers": 1}, "transformer_2": {"num_layers": 1}}
     experts = make_wan(tmp_path / "experts", **two, boundary_ratio=0.5)
     file = write(authors(load_file(folder / STORED)), tmp_path / "high.safetensors")

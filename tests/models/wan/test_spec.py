@@ -29,14 +29,14 @@ def test_defaults_are_those_of_diffusers_call(tmp_path: Path) -> None:
     assert spec(tmp_path, text(expand_timesteps=True)).defaults["fps"] == 24
 
 
-def test_a_bucket_has_what_a_request_chooses_of_the_programs_shapes(tmp_path: Path) -> None:
+def test_bucket_contains_the_shapes_chosen_by_a_request(tmp_path: Path) -> None:
     wan_spec = spec(tmp_path, text())
     sizes = {"width": 96, "height": 96, "num_frames": 5, "max_sequence_length": 64}
     changes = [{}, *({name: size // 2} for name, size in sizes.items())]
     assert len({wan_spec.bucket(sizes | change) for change in changes}) == len(changes)
 
 
-def test_the_folder_and_the_operator_go_before_them(tmp_path: Path) -> None:
+def test_folder_and_operator_override_defaults(tmp_path: Path) -> None:
     shipped = {"defaults": {"num_frames": 17, "width": 64}}
     (tmp_path / "atelier.json").write_text(json.dumps(shipped))
     wan_spec = spec(tmp_path, text(), width=96)
@@ -79,7 +79,7 @@ def test_frames_are_those_that_make_whole_tokens(patch: int) -> None:
     assert limits.max_frames == counts[-1]
 
 
-def test_a_last_picture_is_needed_where_the_network_has_a_place_for_it(tmp_path: Path) -> None:
+def test_last_image_is_required_by_two_image_networks(tmp_path: Path) -> None:
     paired = picture(replace(EMBEDDED, pos_embed_seq_len=20))
     assert spec(tmp_path, paired).needed == {"last_image"}
     assert not spec(tmp_path, picture()).needed

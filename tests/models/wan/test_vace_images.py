@@ -26,11 +26,11 @@ def listed(field: str, count: int, file: bytes = RED) -> dict[str, bytes]:
     return {f"{field}.{index}": file for index in range(count)}
 
 
-def test_nothing_is_read_of_nothing() -> None:
+def test_no_images_give_no_inputs() -> None:
     assert read({}) == {}
 
 
-def test_frames_that_are_missing_are_grey_and_drawn_anew() -> None:
+def test_missing_frames_are_grey_and_generated() -> None:
     arrays = read({**listed("control_video", 3), **listed("mask_video", 1, BLACK)})
     frames, masks = arrays["control_frames"], arrays["control_masks"]
     assert frames.shape == (9, 48, 80, 3)
@@ -70,15 +70,13 @@ def test_references_keep_the_order_of_the_request() -> None:
         ({"reference_images.0": b"no image"}, "reference_images.0", "not an image"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    images: dict[str, bytes], field: str, said: str
-) -> None:
+def test_inconsistent_images_are_rejected(images: dict[str, bytes], field: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as error:
         read(images)
     assert error.value.field == field
 
 
-def test_one_factor_is_every_hints() -> None:
+def test_single_scale_applies_to_every_hint() -> None:
     np.testing.assert_array_equal(scales_of(None, 3), (1, 1, 1))
     np.testing.assert_array_equal(scales_of([0.5], 3), np.float32((0.5, 0.5, 0.5)))
     np.testing.assert_array_equal(scales_of([1.0, 2.0, 3.0], 3), (1, 2, 3))

@@ -45,7 +45,7 @@ def fields(pipeline: VacePipeline, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "hints"), [("VACE_1_3B", 15), ("VACE_14B", 8)])
-def test_a_published_clip_goes_through_every_program(words: Path, name: str, hints: int) -> None:
+def test_published_model_traces_every_program(words: Path, name: str, hints: int) -> None:
     pipeline = make(words, name)
     prepared = pipeline.prepare(fields(pipeline), {**CONTROL, **TWO})
     row = jax.eval_shape(pipeline.encode, pipeline.weights, abstract(dict(prepared.inputs)))
@@ -85,7 +85,7 @@ def test_more_references_than_rope_reaches_are_refused(words: Path) -> None:
     assert error.value.field == "reference_images"
 
 
-def test_the_spec_tells_what_is_taken_and_what_it_costs(words: Path) -> None:
+def test_spec_lists_inputs_and_their_cost(words: Path) -> None:
     spec = make(words).spec
     assert spec.tasks == ("text-to-video", "image-to-video")
     expected = {"control_video", "mask_video", "reference_images", "image", "last_image"}

@@ -71,14 +71,14 @@ def test_any_part_of_a_stack(path: Path, stored: np.ndarray, axis: int, transpos
     assert file.bytes == stack.nbytes / (2 if by_row else 1)
 
 
-def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
+def test_truncated_file_raises(path: Path) -> None:
     file = DiskFile(path)
     with pytest.raises(OSError, match="the file ends"):
         file.read(0, path.stat().st_size + BLOCK, lambda size: np.empty(size, np.uint8))
     file.close()
 
 
-def test_what_is_sent_lies_where_it_will_be_turned() -> None:
+def test_sent_arrays_have_the_transposed_sharding() -> None:
     mesh = auto_mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
     place = NamedSharding(mesh, PartitionSpec(None, "a", "b"))
     placement = stored_place(place, 2, True, True)
@@ -88,7 +88,7 @@ def test_what_is_sent_lies_where_it_will_be_turned() -> None:
     assert placement == NamedSharding(mesh, PartitionSpec(None, "a", None, None))
 
 
-def test_memory_that_comes_back_is_lent_again() -> None:
+def test_returned_memory_is_reused() -> None:
     pool = BufferPool(most=4 * BLOCK)
     small, large = pool.take(BLOCK), pool.take(3 * BLOCK)
     assert all(memory.ctypes.data % BLOCK == 0 for memory in (small, large))

@@ -134,7 +134,9 @@ def test_every_leaf_in_every_dtype(tmp_path: Path, stored: Any, asked: Any) -> N
 
 @pytest.mark.parametrize("stored", [np.float32, jnp.bfloat16], ids=str)
 @pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
-def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked: Any) -> None:
+def test_transposing_on_the_device_gives_the_same_arrays(
+    tmp_path: Path, stored: Any, asked: Any
+) -> None:
     arrays = tensors(stored)
     check(loaded(saved(tmp_path, arrays), dtype=asked, transfer=OnDevice), arrays, asked)
 
@@ -330,7 +332,7 @@ class TestArraysThatAreNoWeights:
             ("text_model.tekken_model", np.zeros(16, np.uint8)),
         ],
     )
-    def test_they_are_passed_over(self, tmp_path: Path, key: str, array: Any) -> None:
+    def test_keys_without_weights_are_ignored(self, tmp_path: Path, key: str, array: Any) -> None:
         arrays = tensors()
         with collected_notices() as notices:
             check(loaded(saved(tmp_path, arrays | {key: np.asarray(array)})), arrays)
@@ -372,14 +374,14 @@ def test_layers_spread_over_shards(tmp_path: Path) -> None:
     check(loaded(tmp_path), arrays)
 
 
-def test_the_variant_asked_for(tmp_path: Path) -> None:
+def test_requested_variant_is_loaded(tmp_path: Path) -> None:
     arrays = tensors()
     saved(tmp_path, {key: np.zeros_like(array) for key, array in arrays.items()})
     save_file(arrays, tmp_path / "model.fp16.safetensors")
     check(loaded(tmp_path, variant="fp16"), arrays)
 
 
-def test_the_abstract_module_stays_abstract(tmp_path: Path) -> None:
+def test_abstract_module_stays_abstract(tmp_path: Path) -> None:
     abstract = abstract_module(Network)
     load(abstract, saved(tmp_path, tensors()), RENAMES, dtype=jnp.float32)
     leaves = flat_parameters(abstract).values()
@@ -452,7 +454,7 @@ def _fused(folder: Path, dtype: Any) -> Fused:
 
 
 class TestPlacement:
-    def test_each_array_goes_where_its_axes_say(self, tmp_path: Path) -> None:
+    def test_arrays_are_sharded_by_their_axes(self, tmp_path: Path) -> None:
         mesh = auto_mesh(np.array(jax.devices()[:1]), ("tensor",))
         shardings = {}
 
@@ -467,7 +469,7 @@ class TestPlacement:
             None, None, "tensor"
         )
 
-    def test_arrays_are_laid_on_several_devices(self, tmp_path: Path) -> None:
+    def test_arrays_are_placed_on_several_devices(self, tmp_path: Path) -> None:
         mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
 
         def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
@@ -530,14 +532,14 @@ class TestFaults:
             loaded(saved(tmp_path, {"tied.weight": np.ones((11, 5), np.float32), **arrays})), arrays
         )
 
-    def test_one_name_in_two_spellings_is_stray(self, tmp_path: Path) -> None:
+    def test_duplicate_name_in_another_spelling_is_stray(self, tmp_path: Path) -> None:
         arrays = tensors() | {"old.layers.0.fc.bias": np.zeros(130, np.float32)}
         with pytest.raises(WeightsError) as error:
             loaded(saved(tmp_path, arrays))
         assert len(error.value.stray) == 1
         assert error.value.stray[0].endswith("layers.0.fc.bias")
 
-    def test_keys_passed_over_may_be_anything(self, tmp_path: Path) -> None:
+    def test_ignored_keys_may_have_any_content(self, tmp_path: Path) -> None:
         arrays = tensors()
         positions = {"embed.positions": np.arange(5)}
         check(loaded(saved(tmp_path, arrays | positions)), arrays)
@@ -555,7 +557,7 @@ class TestFaults:
             with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read \("):
                 operation(tmp_path)
 
-    def test_a_link_that_leads_nowhere_is_named(self, tmp_path: Path) -> None:
+    def test_broken_symlink_is_named(self, tmp_path: Path) -> None:
         _file(tmp_path).symlink_to(tmp_path / "blob")
         with pytest.raises(CheckpointError, match=r"lead nowhere \(model\.safetensors\)"):
             loaded(tmp_path)
@@ -650,7 +652,7 @@ def hollow_gguf(folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_peak_memory_of_gguf_is_the_model_and_what_is_being_decoded(tmp_path: Path) -> None:
+def test_peak_memory_of_gguf_is_the_model_and_one_tensor(tmp_path: Path) -> None:
     hollow_gguf(tmp_path)
     script = MEMORY.replace("FOLDER", repr(str(tmp_path))).replace("DTYPE", "jnp.bfloat16")
     peak_mb, model_mb = (float(line) for line in run_python(script).split())
@@ -661,7 +663,7 @@ def test_peak_memory_of_gguf_is_the_model_and_what_is_being_decoded(tmp_path: Pa
 
 
 @pytest.mark.parametrize("dtype", ["jnp.float32", "jnp.bfloat16"])
-def test_peak_memory_is_the_model_and_what_is_being_read(tmp_path: Path, dtype: str) -> None:
+def test_peak_memory_is_the_model_and_the_current_read(tmp_path: Path, dtype: str) -> None:
     hollow_checkpoint(tmp_path)
     script = MEMORY.replace("FOLDER", repr(str(tmp_path))).replace("DTYPE", dtype)
     peak_mb, model_mb = (float(line) for line in run_python(script).split())

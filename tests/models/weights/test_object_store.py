@@ -59,7 +59,7 @@ def test_a_checkpoint_that_is_replaced_while_it_loads_is_refused(server: Server)
 
 
 @pytest.mark.parametrize("dtype", ["jnp.float32", "jnp.bfloat16"])
-def test_peak_memory_is_the_model_and_what_is_on_its_way(
+def test_peak_memory_is_the_model_and_the_current_transfer(
     server: Server, tmp_path: Path, dtype: str
 ) -> None:
     hollow_checkpoint(tmp_path)

@@ -62,19 +62,19 @@ class Block(nnx.Module):
 class Network(nnx.Module):
     def __init__(self, *, rngs: nnx.Rngs) -> None:
         self.blocks = stack(lambda rngs: Block(rngs=rngs), LAYERS, rngs)
-        self.told = stack(lambda rngs: Modulation(WIDTH, 1, rngs=rngs), LAYERS, rngs)
+        self.modulation = stack(lambda rngs: Modulation(WIDTH, 1, rngs=rngs), LAYERS, rngs)
         self.out = linear(WIDTH, 4, ("embed", None), rngs=rngs)
 
 
 RENAMES: Renames = (
     (r"layers\.(\d+)\.(up|down)\.weight", r"blocks.\2.kernel[\1]"),
     (r"layers\.(\d+)\.(up|down)\.bias", r"blocks.\2.bias[\1]"),
-    (r"layers\.(\d+)\.told\.weight", r"told.linear.kernel[\1]"),
-    (r"layers\.(\d+)\.told\.bias", r"told.linear.bias[\1]"),
+    (r"layers\.(\d+)\.modulation\.weight", r"modulation.linear.kernel[\1]"),
+    (r"layers\.(\d+)\.modulation\.bias", r"modulation.linear.bias[\1]"),
     (r"(.+)\.weight", r"\1.kernel"),
     (r"(.+)\.bias", r"\1.bias"),
 )
-STACKED = ("blocks.up", "blocks.down", "told.linear")
+STACKED = ("blocks.up", "blocks.down", "modulation.linear")
 IN_8_BITS = {f"{layer}.eight.{part}" for layer in STACKED for part in ("values", "scale")}
 
 
@@ -87,7 +87,7 @@ def network(where: Any) -> Any:
 def part(tmp_path_factory: pytest.TempPathFactory) -> ComponentFiles:
     """A checkpoint whose columns differ in size."""
     rng = np.random.default_rng(0)
-    shapes = {"up": (INNER, WIDTH), "down": (WIDTH, INNER), "told": (WIDTH, WIDTH)}
+    shapes = {"up": (INNER, WIDTH), "down": (WIDTH, INNER), "modulation": (WIDTH, WIDTH)}
     named = {f"layers.{i}.{name}": shape for i in range(LAYERS) for name, shape in shapes.items()}
     tensors = {}
     for name, (out, inputs) in {**named, "out": (4, WIDTH)}.items():
@@ -108,7 +108,7 @@ def layout_of(sizes: dict[str, int]) -> Layout:
     return Layout(make_mesh(MeshShape(sizes).over(4), jax.devices()[:4]), xla_kernel)
 
 
-def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: ComponentFiles) -> None:
+def test_block_kernels_are_rounded_while_loading(part: ComponentFiles) -> None:
     """Other kernels stay exact. The exact form of a rounded kernel remains only with `beside`."""
     exact = arrays(load(network(None), part, RENAMES))
     in_addition, replaced = (
@@ -157,7 +157,7 @@ def test_every_layout_rounds_and_multiplies_the_same(
             module = nnx.merge(graph, state)
             with TraceOptions(layout, products).active():
                 blocks, _ = scan(module.blocks, x, lambda block, x: block(x))
-                return blocks, each(module.told, lambda projected: projected(x[0]))
+                return blocks, each(module.modulation, lambda projected: projected(x[0]))
 
         return tuple(map(np.asarray, jax.jit(network)(state, x)))
 
@@ -227,7 +227,7 @@ def test_floats_of_8_bits_reach_their_largest(part: ComponentFiles) -> None:
     assert (largest == float(jnp.finfo(jnp.float8_e4m3fn).max)).all()
 
 
-def test_floats_lie_turned_and_are_split_so(part: ComponentFiles) -> None:
+def test_float_kernels_are_stored_transposed_and_sharded(part: ComponentFiles) -> None:
     """Float kernels are stored transposed. Each device has its share of the inputs, as of the exact
     kernel.
     """
@@ -249,7 +249,7 @@ def test_floats_lie_turned_and_are_split_so(part: ComponentFiles) -> None:
     assert random["blocks.up.eight.values"].sharding == values.sharding
 
 
-def test_encoders_are_left_alone() -> None:
+def test_encoders_are_not_rounded() -> None:
     """Only networks that a family names are rounded, although text encoders have stacked layers."""
     pipeline = registry.load(
         "flux", str(DEMO / "flux"), "float32", {}, reader=SHAPES, rounding=Rounding("instead")

@@ -66,7 +66,7 @@ def unlike(first: Pipeline, second: Pipeline) -> set[str]:
     }
 
 
-def test_two_checkpoints_hold_what_is_equal_once(edited: Path) -> None:
+def test_two_checkpoints_share_equal_arrays(edited: Path) -> None:
     shared = PlacedArrays()
     first, second = (load(folder, Files(shared)) for folder in (DEMO, edited))
     assert unlike(first, second) == {".transformer['latents_in']['kernel'].value"}
@@ -75,7 +75,7 @@ def test_two_checkpoints_hold_what_is_equal_once(edited: Path) -> None:
     assert shared.shared_bytes == everything - changed.nbytes > 0
 
 
-def test_each_draws_what_it_draws_alone(edited: Path) -> None:
+def test_shared_weights_match_separate_loading(edited: Path) -> None:
     shared = PlacedArrays()
     pipelines = [load(folder, Files(shared)) for folder in (DEMO, edited)]
     pixels = []

@@ -50,7 +50,7 @@ async def test_a_body_becomes_a_job(front: FrontEnd) -> None:
     assert await front.queue.get(job.id) is not None
 
 
-async def test_an_idempotency_key_stands_for_its_first_job(front: FrontEnd) -> None:
+async def test_idempotency_key_returns_the_first_job(front: FrontEnd) -> None:
     first = await admitted(front, BODY, idempotency_key="one")
     assert (await admitted(front, BODY, idempotency_key="one")).id == first.id
     with pytest.raises(Conflict):
@@ -93,7 +93,7 @@ async def test_every_wrong_field_is_named(
     assert {error.field for error in refused.value.errors} == {*fields}
 
 
-async def test_nothing_is_queued_after_a_refusal(front: FrontEnd) -> None:
+async def test_refused_request_is_not_queued(front: FrontEnd) -> None:
     with pytest.raises(Problem):
         await admitted(front, BODY | {"model": "no such model"})
     assert await front.queue.list(limit=10) == []
@@ -123,7 +123,7 @@ async def test_images_in_lists_are_kept_in_their_order(front: FrontEnd) -> None:
     }
 
 
-async def test_an_idempotency_key_sees_images_in_lists(front: FrontEnd) -> None:
+async def test_idempotency_key_covers_images_in_lists(front: FrontEnd) -> None:
     body, other = (BODY | {"reference_images": [encoded(picture(shade))]} for shade in (1, 2))
     first = await admitted(front, body, idempotency_key="listed")
     assert (await admitted(front, body, idempotency_key="listed")).id == first.id
@@ -149,6 +149,6 @@ async def test_a_wrong_image_of_a_list_is_named(
     assert [error.field for error in refused.value.errors] == [field]
 
 
-async def test_an_empty_list_is_none(front: FrontEnd) -> None:
+async def test_empty_list_counts_as_absent(front: FrontEnd) -> None:
     job = await admitted(front, BODY | {"control": [], "image_prompts": [], "loras": []})
     assert not {"control", "image_prompts", "loras"} & job.request.keys()

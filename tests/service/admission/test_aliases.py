@@ -35,7 +35,7 @@ async def test_an_alias_is_served_by_its_versions(
             assert job["model"] == ALIAS == job["request"]["model"]
             assert job["model_fingerprint"] == f"weights of {job['served_by']}"
         done = await asyncio.gather(*(ended(http, job["id"]) for job in jobs))
-    by_pool = {job.id: R1 for job in first.seen} | {job.id: R2 for job in second.seen}
+    by_pool = {job.id: R1 for job in first.received} | {job.id: R2 for job in second.received}
     assert {job["id"]: job["served_by"] for job in done} == by_pool
     listed = (await http.get("/v1/jobs", params={"model": ALIAS, "limit": 100})).json()["data"]
     assert {job["id"] for job in listed} == by_pool.keys()
@@ -55,9 +55,7 @@ async def test_a_repeated_request_finds_its_job(http: httpx.AsyncClient, queue: 
         assert served == [(job["id"], job["served_by"]) for job in first]
 
 
-async def test_a_repeated_request_is_drawn_the_same_version(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_repeated_request_keeps_its_version(http: httpx.AsyncClient, queue: Queue) -> None:
     """Otherwise the repeat would be validated against another version's limits."""
     small = SPEC.limits.model_copy(update={"max_side_px": 64})
     await queue.register(R1, version(R1), ready=True)
@@ -88,7 +86,7 @@ async def test_a_version_without_pools_gets_nothing(http: httpx.AsyncClient, que
     assert (await generate(http))["state"] == "queued"
 
 
-async def test_versions_are_asked_by_their_own_names(
+async def test_versions_are_addressed_by_name(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     """`@` is accepted in bodies, paths, lists, compatible endpoints and metrics."""
@@ -139,7 +137,7 @@ async def test_a_lone_alias_need_not_be_named(http: httpx.AsyncClient, queue: Qu
     assert answer.status_code == 202 and answer.json()["model"] == ALIAS
 
 
-async def test_an_alias_stands_before_a_model_of_its_name(
+async def test_alias_precedes_a_model_of_the_same_name(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     """A model served under the plain name becomes a version of the alias."""
@@ -159,9 +157,7 @@ async def test_an_alias_of_nothing_is_unknown(http: httpx.AsyncClient, queue: Qu
     assert answer.status_code == 404 and "available: other" in answer.json()["detail"]
 
 
-async def test_a_claim_tells_the_checkpoint_that_serves(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_claim_records_the_serving_checkpoint(http: httpx.AsyncClient, queue: Queue) -> None:
     """The model's weights change under its name while the job is queued."""
     await queue.register(POOL, version(R1), ready=True)
     job = await generate(http, R1)
@@ -190,7 +186,7 @@ async def upload(http: httpx.AsyncClient, name: str, model: str) -> httpx.Respon
     return await http.post("/v1/loras", data=data, files={"file": ("a", adapter())})
 
 
-async def test_adapters_go_with_an_alias(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_alias_lists_adapters_of_all_versions(http: httpx.AsyncClient, queue: Queue) -> None:
     """Each version has the operator's adapters; uploads are for all versions or for one."""
     for name in (R1, R2):
         await queue.register(name, taking(name), ready=True)

@@ -41,6 +41,6 @@ def test_base64_in_its_spellings(text: str) -> None:
         ("file:///etc/passwd", "base64"),
     ],
 )
-def test_what_is_no_base64(text: str, said: str) -> None:
+def test_invalid_base64_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ImageFileError, match=said):
         from_base64(text)

@@ -33,7 +33,7 @@ async def allow(queue: Queue, **limits: int) -> None:
     await TenantRecords(queue.redis).change(lambda _: {"default": TenantSettings(**limits)})
 
 
-async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_responses_have_ratelimit_headers(http: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("cold", SPEC, ready=False)
     for queued in (1, 2):
         answer = await http.post("/v1/generate", json=CAT)
@@ -85,9 +85,7 @@ async def busy(queue: Queue) -> None:
     assert len(await queue.claim("busy", MODEL, 1)) == 1
 
 
-async def test_a_place_is_free_when_the_next_turn_comes(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_quota_slot_is_free_at_the_next_turn(http: httpx.AsyncClient, queue: Queue) -> None:
     """The quota has room when the tenant's next job starts, after the running job."""
     await busy(queue)
     for _ in range(2):
@@ -114,7 +112,7 @@ REFUSED: list[tuple[int, dict[str, str], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("status", "headers", "body"), REFUSED)
-async def test_whatever_is_refused_tells_what_is_left(
+async def test_refused_requests_have_ratelimit_headers(
     http: httpx.AsyncClient,
     queue: Queue,
     status: int,
@@ -131,7 +129,7 @@ async def test_whatever_is_refused_tells_what_is_left(
     assert answer.headers["ratelimit"].startswith(f'"queued";r={left}, "device-seconds"')
 
 
-async def test_a_deadline_that_is_refused_tells_what_is_left(
+async def test_refused_deadline_has_ratelimit_headers(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     await busy(queue)
@@ -168,7 +166,7 @@ async def test_stored_bytes_that_are_used_up(
     assert answer.headers["ratelimit"] == f'"stored-bytes";r={made};t=86400'
 
 
-async def test_pictures_that_would_never_fit_are_no_matter_of_time(
+async def test_image_above_the_quota_is_unprocessable(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     sent = picture()

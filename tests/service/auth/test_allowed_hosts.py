@@ -44,7 +44,7 @@ async def test_a_rebound_name_reads_and_makes_nothing(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "not a host", "[::"])
-async def test_each_door_says_it_in_its_own_form(app: FastAPI, host: str) -> None:
+async def test_each_endpoint_has_its_own_error_format(app: FastAPI, host: str) -> None:
     paths = ("/v1/images/generations", "/sdapi/v1/txt2img", "/hf/x", "/mcp", "/fal/run/x")
     async with client(app, "localhost") as http:
         problems = [
@@ -78,7 +78,7 @@ async def test_listed_names(settings: Settings, queue: Queue, store: Store) -> N
             assert (await http.get("/v1/jobs")).status_code == status, host
 
 
-def test_keys_protect_what_any_name_reaches() -> None:
+def test_host_check_is_off_with_keys() -> None:
     assert names_of(ServerSettings(keys=True)) is None
     assert names_of(ServerSettings(host="0.0.0.0")) is None
     assert names_of(ServerSettings(host="0.0.0.0", keys=False)) is not None

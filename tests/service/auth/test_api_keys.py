@@ -19,7 +19,7 @@ async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
     await keys.close()
 
 
-async def test_a_key_is_known_by_its_text_alone(keys: ApiKeys, empty_redis: Redis) -> None:
+async def test_key_lookup_needs_the_full_text(keys: ApiKeys, empty_redis: Redis) -> None:
     key, text = await keys.create("acme", "of the shop")
     _, other = await keys.create("acme")
     assert text.startswith("atl_") and len(text.rpartition("_")[2]) >= 40 and text != other
@@ -31,7 +31,7 @@ async def test_a_key_is_known_by_its_text_alone(keys: ApiKeys, empty_redis: Redi
     assert text not in repr(key) and key.digest not in repr(key)
 
 
-async def test_an_operators_key_is_nobodys_where_no_roles_are_known(keys: ApiKeys) -> None:
+async def test_old_front_end_rejects_an_operator_key(keys: ApiKeys) -> None:
     """An older front end compares the text's digest, so it rejects an operator's key."""
     tenants, text = await keys.create("acme")
     operators, other = await keys.create_operator("alice")
@@ -39,7 +39,7 @@ async def test_an_operators_key_is_nobodys_where_no_roles_are_known(keys: ApiKey
     assert await keys.find(other) == operators
 
 
-async def test_what_is_no_key_is_nobodys(keys: ApiKeys) -> None:
+async def test_malformed_keys_match_no_tenant(keys: ApiKeys) -> None:
     key, text = await keys.create("acme")
     almost = text[:-1] + ("A" if text[-1] != "A" else "B")
     stolen = f"atl_{key.id}_{key.digest}"
@@ -48,7 +48,7 @@ async def test_what_is_no_key_is_nobodys(keys: ApiKeys) -> None:
         assert await keys.find(wrong) is None, wrong
 
 
-async def test_a_revoked_key_is_gone(keys: ApiKeys) -> None:
+async def test_revoked_key_is_removed(keys: ApiKeys) -> None:
     assert not await keys.any()
     first, text = await keys.create("acme")
     second, other = await keys.create("zoo")

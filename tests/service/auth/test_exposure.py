@@ -17,7 +17,7 @@ OPEN += ["::ffff:0.0.0.0", "::ffff:10.0.0.1"]
 
 
 @pytest.mark.parametrize("address", LOCAL)
-def test_this_machine_alone(address: str) -> None:
+def test_loopback_needs_no_keys(address: str) -> None:
     assert is_local(address)
     assert not wants_keys(ServerSettings(), address)
     assert wants_keys(ServerSettings(keys=True), address)
@@ -49,7 +49,7 @@ def test_a_name_with_an_address_that_others_reach(
         ("::1", "http://[::1]:80"),
     ],
 )
-def test_where_this_machine_reaches_it(host: str, url: str) -> None:
+def test_local_url_of_each_address(host: str, url: str) -> None:
     assert local_url(host, 80) == url
     httpx.URL(url)
 

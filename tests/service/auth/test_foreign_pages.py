@@ -49,7 +49,7 @@ def changing(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-async def test_no_route_takes_what_a_foreign_page_sends(
+async def test_no_route_accepts_requests_of_foreign_pages(
     app: FastAPI, queue: Queue, headers: dict[str, str]
 ) -> None:
     routes = list(changing(app))
@@ -70,7 +70,7 @@ async def test_own_pages_and_programs_are_served(app: FastAPI, headers: dict[str
             assert answer.status_code not in (403, 500), (method, path, answer.text)
 
 
-async def test_foreign_pages_may_read_what_the_browser_lets_them(app: FastAPI) -> None:
+async def test_foreign_pages_may_send_safe_requests(app: FastAPI) -> None:
     async with client(app) as http:
         for method in ("GET", "HEAD"):
             for headers in FOREIGN:

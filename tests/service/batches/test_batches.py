@@ -123,9 +123,9 @@ async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
         assert (response["status_code"], response["body"]["state"]) == (200, "succeeded")
         assert response["body"]["request"]["seed"] == number
         assert response["body"]["outputs"][0]["url"]
-    assert sorted(job.request["seed"] for job in pool.seen) == [0, 1, 2, 3, 4]
-    assert {(job.priority, job.tenant) for job in pool.seen} == {(0, "acme")}
-    ((key_id, request_id),) = {(job.key_id, job.request_id) for job in pool.seen}
+    assert sorted(job.request["seed"] for job in pool.received) == [0, 1, 2, 3, 4]
+    assert {(job.priority, job.tenant) for job in pool.received} == {(0, "acme")}
+    ((key_id, request_id),) = {(job.key_id, job.request_id) for job in pool.received}
     assert (key_id, request_id) == (id_of(client.api_key), "mine")
     names = [file.filename async for file in await client.files.list(purpose="batch")]
     assert names == ["cats.jsonl"]
@@ -178,17 +178,17 @@ async def test_a_wrong_line_fails_the_batch_before_any_job_is_made(
     (error,) = batch.errors.data
     assert (error.code, error.line, error.param) == (code, 3, param)
     assert error.message
-    assert pool.seen == []
+    assert pool.received == []
 
 
-async def test_a_canceled_batch_keeps_what_is_done_and_cancels_the_rest(
+async def test_canceled_batch_keeps_finished_lines(
     client: AsyncOpenAI, pool: StandIn, queue: Queue
 ) -> None:
     batch = await begin(client, *(line(number) for number in range(4)))
 
     async def has_one() -> bool:
         current = await client.batches.retrieve(batch.id)
-        if len(pool.seen) > 1:  # so the first has ended
+        if len(pool.received) > 1:  # so the first has ended
             pool.may_finish.clear()
         return bool(current.request_counts and current.request_counts.completed)
 
@@ -221,7 +221,7 @@ async def test_a_window_bounds_the_jobs_of_a_batch_and_the_quota_is_kept(
         assert batch.request_counts and batch.request_counts.completed == 4
 
 
-async def test_batches_and_files_are_their_tenants_alone(
+async def test_batches_and_files_are_private_to_the_tenant(
     client: AsyncOpenAI, address: str, queue: Queue, pool: StandIn
 ) -> None:
     batch = await reached(client, await begin(client, line(0)), "completed")
@@ -264,7 +264,7 @@ async def test_batches_are_listed_newest_first_by_pages(client: AsyncOpenAI, poo
     assert len({*files}) == len(files) == 3
 
 
-async def test_a_page_behind_what_is_not_there_is_no_first_page(client: AsyncOpenAI) -> None:
+async def test_page_after_a_missing_item_is_not_found(client: AsyncOpenAI) -> None:
     """Otherwise a client whose last item was deleted would start again, and never end."""
     for listing in (client.batches.list, client.files.list):
         with pytest.raises(openai.NotFoundError) as error:
@@ -272,7 +272,7 @@ async def test_a_page_behind_what_is_not_there_is_no_first_page(client: AsyncOpe
         assert error.value.param == "after"
 
 
-async def test_limits_are_told(client: AsyncOpenAI) -> None:
+async def test_exceeded_limits_return_conflicts(client: AsyncOpenAI) -> None:
     made = [await begin(client, line(number)) for number in range(3)]
     with pytest.raises(openai.ConflictError, match="3 batches"):
         await begin(client, line(3))
@@ -308,7 +308,7 @@ async def test_files_and_results_are_of_the_stored_bytes(
         assert batch.output_file_id
         uploaded = await client.files.retrieve(batch.input_file_id)
         made = await client.files.retrieve(batch.output_file_id)
-        (job,) = pool.seen
+        (job,) = pool.received
         images = sum(output.bytes for output in (await stored_job(queue, job)).outputs)
         limits = TenantSettings(stored_bytes=SMALL_BYTES)
         used = (await queue.quota_usage("small", limits)).stored_bytes
@@ -337,7 +337,7 @@ async def test_a_result_beyond_the_quota_fails_its_line(
         batch = await reached(client, batch, "completed")
         (wrong,) = (await results(client, batch.error_file_id)).values()
         assert wrong["response"]["body"]["error"]["code"] == "results_too_large"
-        assert (await stored_job(queue, pool.seen[0])).state is JobState.SUCCEEDED
+        assert (await stored_job(queue, pool.received[0])).state is JobState.SUCCEEDED
 
 
 async def stored_job(queue: Queue, job: Job) -> Job:
@@ -357,9 +357,7 @@ async def test_an_ended_batch_leaves_after_its_time(
     assert [job.state for job in jobs] == [JobState.SUCCEEDED]
 
 
-async def test_lines_may_ask_for_images_as_openai_s_clients_do(
-    client: AsyncOpenAI, pool: StandIn
-) -> None:
+async def test_openai_image_requests_in_a_batch(client: AsyncOpenAI, pool: StandIn) -> None:
     url = "/v1/images/generations"
 
     def requested(number: int, **more: Any) -> dict[str, Any]:
@@ -388,7 +386,7 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
     assert warning["field"] == "style"
 
 
-async def test_a_file_s_id_that_is_no_text_is_refused(client: AsyncOpenAI, address: str) -> None:
+async def test_invalid_file_id_is_rejected(client: AsyncOpenAI, address: str) -> None:
     body = rb'{"input_file_id": "\ud800", "endpoint": "/v1/generate", "completion_window": "24h"}'
     headers = {"Authorization": f"Bearer {client.api_key}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(base_url=address, headers=headers, trust_env=False) as http:
@@ -396,7 +394,7 @@ async def test_a_file_s_id_that_is_no_text_is_refused(client: AsyncOpenAI, addre
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_file_id")
 
 
-async def test_a_batch_that_is_asked_for_again_by_its_key_is_the_same(
+async def test_batch_creation_is_idempotent(
     client: AsyncOpenAI, pool: StandIn, address: str, queue: Queue
 ) -> None:
     by_key = {"Idempotency-Key": "tonight"}
@@ -406,7 +404,7 @@ async def test_a_batch_that_is_asked_for_again_by_its_key_is_the_same(
     await reached(client, batch, "completed")
     await client.files.delete(file.id)
     again = await client.batches.create(**fields, completion_window="24h")
-    assert (again.id, again.status) == (batch.id, "completed") and len(pool.seen) == 1
+    assert (again.id, again.status) == (batch.id, "completed") and len(pool.received) == 1
     with pytest.raises(openai.ConflictError, match="another body"):
         await client.batches.create(**fields, completion_window="24h", metadata={"of": "us"})
     async with await client_of("other", queue, address) as other:
@@ -438,7 +436,7 @@ async def images_of(client: AsyncOpenAI, *lines: dict[str, Any]) -> Batch:
         ({"output_format": "png", "output": {"format": "png"}}, "output.format", "output_format"),
     ],
 )
-async def test_an_image_that_cannot_be_made_is_refused_as_its_door_would(
+async def test_invalid_image_line_has_the_endpoint_error(
     client: AsyncOpenAI, pool: StandIn, body: dict[str, Any], param: str, said: str
 ) -> None:
     batch = await reached(client, await images_of(client, image_line(0, **body)), "completed")
@@ -465,4 +463,4 @@ async def test_a_further_field_of_an_image_is_checked_before_any_job_is_made(
     batch = await reached(client, await images_of(client, *lines), "failed")
     assert batch.errors and batch.errors.data
     assert [(error.line, error.param) for error in batch.errors.data] == [(2, "steps")]
-    assert not pool.seen
+    assert not pool.received

@@ -27,7 +27,7 @@ async def pieces(data: bytes, size: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [7, 100, CHUNK_BYTES])
-async def test_places_are_those_of_the_lines_whatever_the_pieces(size: int) -> None:
+async def test_line_offsets_are_independent_of_chunking(size: int) -> None:
     data = jsonl(line(0)) + b"\n  \n" + jsonl(line(1)).rstrip() + b"\r\n" + jsonl(line(2)).rstrip()
     check = LineCheck(GENERATE, BatchSettings())
     places = await check.run(pieces(data, size))
@@ -51,7 +51,7 @@ async def test_bounds_are_kept(bounds: dict[str, int], code: str) -> None:
     assert refused.value.errors[0].code == code
 
 
-async def test_a_line_without_end_is_not_collected_for_ever() -> None:
+async def test_endless_line_is_aborted() -> None:
     reads = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -65,7 +65,7 @@ async def test_a_line_without_end_is_not_collected_for_ever() -> None:
     assert reads < 20
 
 
-async def test_ten_thousand_lines_are_checked_beside_the_event_loop() -> None:
+async def test_checking_ten_thousand_lines_keeps_the_loop_responsive() -> None:
     data = jsonl(*(line(number) for number in range(LINES)))
     began, last, longest = time.process_time(), time.thread_time(), 0.0
     check = LineCheck(GENERATE, BatchSettings(max_lines=LINES))

@@ -79,7 +79,7 @@ def has_landlock() -> bool:
 
 @ON_LINUX
 @pytest.mark.parametrize("act", ACTS)
-def test_what_no_file_needs_is_refused(act: str) -> None:
+def test_unneeded_system_calls_are_rejected(act: str) -> None:
     program = PROGRAM.format(root=str(ROOT), act=ACTS[act])
     assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 7
 

@@ -26,7 +26,7 @@ def test_the_nearest_spelling_is_suggested(name: str, meant: str | None) -> None
     assert did_you_mean(name, KNOWN) == meant
 
 
-def test_what_another_api_calls_it_goes_before_the_spelling() -> None:
+def test_name_in_another_api_precedes_spelling() -> None:
     assert did_you_mean("Strengths", KNOWN, {"strengths": "guidance"}) == "guidance"
 
 

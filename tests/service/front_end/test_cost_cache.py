@@ -21,13 +21,13 @@ class Reads:
         return f"{model} {next(self._numbers)}"
 
 
-async def test_who_asks_at_once_shares_a_read() -> None:
+async def test_concurrent_reads_share_one_query() -> None:
     copies = TimedCache(Reads(), age_s=1000)
     assert set(await asyncio.gather(*(copies.get("a") for _ in range(5)))) == {"a 1"}
     assert [await copies.get("a"), await copies.get("b")] == ["a 1", "b 2"]
 
 
-async def test_what_is_old_is_read_again() -> None:
+async def test_stale_value_is_read_again() -> None:
     copies = TimedCache(Reads(), age_s=0)
     async with asyncio.timeout(10):
         while await copies.get("a") == "a 1":
@@ -35,13 +35,13 @@ async def test_what_is_old_is_read_again() -> None:
     assert copies.last("a") == "a 2"
 
 
-async def test_what_is_dear_to_read_may_get_older() -> None:
+async def test_expensive_reads_are_cached_longer() -> None:
     """Reading takes a fiftieth of the time at most: 0.05 s are valid for 2.5 s."""
     copies = TimedCache(Reads(pauses_s=0.05), age_s=0)
     assert [await copies.get("a"), await copies.get("a")] == ["a 1", "a 1"]
 
 
-async def test_nobody_waits_for_a_copy_that_has_just_become_old() -> None:
+async def test_stale_copy_is_served_without_waiting() -> None:
     reads = asyncio.Semaphore(1)
 
     async def read(model: str) -> str:
@@ -65,11 +65,11 @@ async def _is_read_anew(copies: TimedCache[str]) -> None:
     await eventually(is_new)
 
 
-async def test_a_copy_is_read_anew_while_it_is_given_on() -> None:
+async def test_stale_copy_is_refreshed_in_the_background() -> None:
     await _is_read_anew(TimedCache(Reads(), age_s=0, grace_s=1000))
 
 
-async def test_a_copy_outlives_a_reading_that_fails() -> None:
+async def test_copy_survives_a_failed_read() -> None:
     tries = itertools.count()
 
     async def read(model: str) -> str:

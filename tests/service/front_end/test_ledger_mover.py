@@ -150,7 +150,7 @@ async def test_a_killed_front_end_leaves_nothing_out_and_nothing_twice(
 
 
 @pytest.mark.parametrize("fails_after", [False, True])
-async def test_a_failing_store_is_asked_again(
+async def test_failing_store_is_retried(
     queue: Queue, store: Store, settings: Settings, fails_after: bool
 ) -> None:
     jobs = await write(queue.redis, 1, 5)
@@ -206,9 +206,7 @@ async def test_many_front_ends_share_the_work(
         await item.close()
 
 
-async def test_a_file_that_was_written_before_a_loss_of_power_is_written_anew(
-    queue: Queue, store: Store
-) -> None:
+async def test_restored_records_are_written_to_the_same_file(queue: Queue, store: Store) -> None:
     """After a restart Redis contains trimmed records again: they are written to the same file."""
     jobs = await write(queue.redis, 1, 5)
     await move_all(queue, store)

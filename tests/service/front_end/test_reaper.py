@@ -93,7 +93,7 @@ async def test_a_store_that_is_away_holds_up_no_job(
     await queue.close()
 
 
-async def test_files_outlive_a_front_end_that_could_not_delete_them(
+async def test_next_front_end_deletes_leftover_files(
     settings: Settings, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     """The store is unreachable during the first front end's life; the next front end deletes the

@@ -60,7 +60,7 @@ async def counted(app: FastAPI, **expected: float) -> None:
     await eventually(are_there)
 
 
-async def test_a_shadow_draws_what_the_client_asked_and_leaves(
+async def test_shadow_repeats_the_request_without_client_data(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store, settings: Settings
 ) -> None:
     """The shadow has the same seed and fields, but another version, and no data of the client."""
@@ -68,7 +68,7 @@ async def test_a_shadow_draws_what_the_client_asked_and_leaves(
         job = await generate(http, priority="high", deadline_s=600, metadata={"a": "b"})
         done = await ended(http, job["id"])
         await counted(app, equal=1)
-        (original,), (shadow,) = first.seen, second.seen
+        (original,), (shadow,) = first.received, second.received
     own_fields = {"model", "priority", "deadline_s"}
     assert {name: value for name, value in original.request.items() if name not in own_fields} == {
         name: value for name, value in shadow.request.items() if name != "model"
@@ -155,13 +155,13 @@ async def test_a_deleted_job_takes_its_shadow_along(
         await counted(app, dropped=1)
 
         async def has_left() -> bool:
-            return await queue.get(two.seen[0].id) is None
+            return await queue.get(two.received[0].id) is None
 
         await eventually(has_left)
         two.may_finish.set()
 
 
-async def test_where_there_is_no_shadow_requests_are_served(
+async def test_requests_succeed_without_a_shadow(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
 ) -> None:
     """The shadow's model is not ready, accepts other fields, or has its maximum of queued jobs."""

@@ -59,16 +59,14 @@ async def test_queued_jobs_leave_a_version_without_pools(
             done = await ended(http, job["id"])
             assert (done["served_by"], done["model"]) == (R2, ALIAS)
             assert done["model_fingerprint"] == f"weights of {R2}"
-    assert {job.id for job in new.seen} == {job["id"] for job in jobs}
+    assert {job.id for job in new.received} == {job["id"] for job in jobs}
     view = (await http.get(f"/v1/jobs/{pinned['id']}")).json()
     assert (view["state"], view["served_by"]) == ("queued", R1)
     listed = (await http.get("/v1/jobs", params={"model": ALIAS})).json()["data"]
     assert {job["id"] for job in listed} == {job["id"] for job in jobs}
 
 
-async def test_a_job_begins_anew_with_another_version(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_job_restarts_with_another_version(http: httpx.AsyncClient, queue: Queue) -> None:
     """Snapshots belong to the old weights: they are deleted, not resumed."""
     await set_alias(queue, {R1: 1, R2: 0})
     await queue.register(POOL, version(R1), ready=True)
@@ -141,7 +139,7 @@ WATCHED = Alias(weights={R1: 90, R2: 10}, baseline=R1, min_jobs=20, max_failures
         (samples(R1, 100), [Sample(R2, 30.0, has_ended=False)] * 20, "took 30.0 s or more"),
     ],
 )
-def test_what_is_complained_of(old: list[Sample], new: list[Sample], said: str | None) -> None:
+def test_step_back_reasons(old: list[Sample], new: list[Sample], said: str | None) -> None:
     reason = step_back_reason(WATCHED, R2, [*old, *new])
     assert (reason is None) if said is None else (reason and said in reason)
 
@@ -157,7 +155,7 @@ def step_backs(app: FastAPI) -> float:
     return counter.labels(ALIAS, R2)._value.get()
 
 
-async def test_a_version_that_fails_steps_back(
+async def test_failing_version_steps_back(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
 ) -> None:
     """The step back happens once, with a reason; queued jobs go to the baseline."""
@@ -189,7 +187,7 @@ async def test_a_version_that_fails_steps_back(
     assert f'atelier_alias_weight{{alias="{ALIAS}",model="{R1}"}} 50.0' in page
 
 
-async def test_jobs_that_wait_leave_a_version_that_stepped_back(
+async def test_queued_jobs_leave_a_stepped_back_version(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     for name in (R1, R2):
@@ -202,7 +200,7 @@ async def test_jobs_that_wait_leave_a_version_that_stepped_back(
     await waits_for(http, job["id"], R1)
 
 
-async def test_an_operators_weight_begins_anew(
+async def test_weight_set_by_an_operator_resets_failures(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue
 ) -> None:
     """Earlier failures do not count, and no version steps back to a baseline that is not ready."""
@@ -234,7 +232,7 @@ async def test_an_operators_weight_begins_anew(
     await eventually(has_stepped_back)
 
 
-async def test_a_step_back_is_made_once(app: FastAPI, queue: Queue) -> None:
+async def test_step_back_happens_once(app: FastAPI, queue: Queue) -> None:
     """Several front ends step back once; not if an operator has just set other weights."""
     front, weights = app.state.front, {R1: 1.0, R2: 1.0}
     old = Alias(weights=weights, baseline=R1)

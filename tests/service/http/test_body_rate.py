@@ -55,7 +55,7 @@ async def sent_at(app: FastAPI, rate: float) -> tuple[int, list[bytes]]:
     return sent, [call.args[0] for call in transport.write.call_args_list]
 
 
-async def test_a_slow_body_goes_on_while_its_rate_is_enough(app: FastAPI) -> None:
+async def test_slow_body_above_the_minimum_rate_is_accepted(app: FastAPI) -> None:
     sent, answers = await sent_at(app, RATE)
     assert sent > 4 * BODY_S * RATE and answers == []
 

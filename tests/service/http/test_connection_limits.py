@@ -112,11 +112,11 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("data", TAKEN.values(), ids=TAKEN.keys())
-def test_bytes_that_are_no_attack(server: Attacked, data: bytes) -> None:
+def test_harmless_bytes_are_accepted(server: Attacked, data: bytes) -> None:
     assert status_of(server.send(data)) in (200, 503)
 
 
-def test_a_trailer_is_no_header(server: Attacked) -> None:
+def test_trailer_is_not_a_header(server: Attacked) -> None:
     head = b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\n"
     end = b"0\r\nContent-Type: application/json\r\n\r\n"
     with server.connect() as client:
@@ -125,7 +125,7 @@ def test_a_trailer_is_no_header(server: Attacked) -> None:
 
 
 @pytest.mark.parametrize("begins", [1, 60, 400])
-def test_a_body_counts_beside_a_wish_for_another_protocol(server: Attacked, begins: int) -> None:
+def test_body_is_counted_despite_an_upgrade_header(server: Attacked, begins: int) -> None:
     """`curl --http2` and Java's client send this upgrade header."""
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
     body = b'{"wrong": 1, "image": "%s"}' % (b"A" * 100_000)
@@ -138,7 +138,7 @@ def test_a_body_counts_beside_a_wish_for_another_protocol(server: Attacked, begi
             assert b"connection: close" in answer and is_closed(client)
 
 
-def test_what_follows_another_protocol_is_not_served(server: Attacked) -> None:
+def test_data_after_an_upgrade_is_not_served(server: Attacked) -> None:
     answer = server.send(TAKEN["another protocol"] + GET + b"\r\n", until_closed=True)
     assert answer.count(b"HTTP/1.1") == 1 and b"connection: close" in answer.lower()
 
@@ -171,7 +171,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(("head", "data"), ENDLESS.values(), ids=ENDLESS.keys())
-def test_what_never_ends_freezes_nothing(server: Attacked, head: bytes, data: bytes) -> None:
+def test_endless_requests_do_not_block_others(server: Attacked, head: bytes, data: bytes) -> None:
     server.stays_well(lambda: endless(server, head, data, 100), grows=32 * MIB)
 
 
@@ -197,7 +197,7 @@ def test_silent_connections_end(redis_url: str, tmp_path: Path) -> None:
         assert server.logs("connections were closed")
 
 
-def test_a_connection_goes_on_after_an_answer(server: Attacked) -> None:
+def test_connection_is_reused_after_a_response(server: Attacked) -> None:
     with server.connect() as client:
         for _ in range(3):
             client.sendall(GET + b"\r\n")

@@ -69,7 +69,7 @@ async def test_a_page_reads_which_job_it_made(http: httpx.AsyncClient, pool: Sta
     assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_a_page_reads_what_clients_of_other_apis_obey(http: httpx.AsyncClient) -> None:
+async def test_pages_can_read_headers_of_other_apis(http: httpx.AsyncClient) -> None:
     ask = {"prompt": "a cat"}
     answer = await http.post("/fal/run/none", json=ask, headers={"Origin": STUDIO})
     exposed = {*answer.headers["access-control-expose-headers"].split(", ")}
@@ -117,7 +117,7 @@ async def test_a_page_of_the_internet_calls_a_private_network(http: httpx.AsyncC
     assert (await http.options("/v1/generate", headers=other)).status_code == 400
 
 
-async def test_no_other_page_is_let_in(http: httpx.AsyncClient) -> None:
+async def test_other_origins_are_rejected(http: httpx.AsyncClient) -> None:
     other = PREFLIGHT | {"Origin": "https://elsewhere.example"}
     answer = await http.options("/v1/generate", headers=other)
     assert answer.status_code == 400
@@ -126,7 +126,7 @@ async def test_no_other_page_is_let_in(http: httpx.AsyncClient) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_it_is_off_unless_it_is_set(settings: Settings, queue: Queue, store: Store) -> None:
+async def test_cors_is_off_by_default(settings: Settings, queue: Queue, store: Store) -> None:
     app = create_app(with_server(settings, cors_origins=()), queue, store)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -138,7 +138,7 @@ async def test_it_is_off_unless_it_is_set(settings: Settings, queue: Queue, stor
 @pytest.mark.parametrize(
     "origin", ["studio.example", f"{STUDIO}/", f"{STUDIO}/app", "", "HTTPS://A"]
 )
-def test_what_is_no_origin_is_refused(origin: str) -> None:
+def test_invalid_origin_is_rejected(origin: str) -> None:
     with pytest.raises(
         ValidationError, match="is not an origin: write scheme, host and port alone"
     ):

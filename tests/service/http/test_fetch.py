@@ -132,7 +132,7 @@ async def test_the_host_keeps_its_name(http: httpx.AsyncClient, site: str) -> No
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1"])
-async def test_the_house_itself_is_out_of_reach(host: str, site: str) -> None:
+async def test_own_host_is_unreachable(host: str, site: str) -> None:
     port = site.rpartition(":")[2]
     async with outgoing.client(outgoing.Resolver(), timeout_s=DEADLINE_S) as http:
         with pytest.raises(httpx.ConnectError):
@@ -144,7 +144,7 @@ async def test_an_unknown_host(http: httpx.AsyncClient) -> None:
         await fetch(http, "http://nowhere.invalid/")
 
 
-async def test_a_refusal_does_not_tell_whether_there_is_such_a_host() -> None:
+async def test_refusal_does_not_reveal_whether_a_host_exists() -> None:
     """Names of internal hosts and unknown names get the same message after the same delay."""
     loop = asyncio.get_running_loop()
     for host in ("localhost", "nowhere.invalid", "x" * 64, "xn--zzzzzzzzz99999"):
@@ -199,7 +199,7 @@ async def test_a_slow_body_is_cut_off(http: httpx.AsyncClient, site: str) -> Non
         await outgoing.fetch(http, f"{site}/slow", "acme", max_bytes=1000, timeout_s=0.2)
 
 
-async def test_a_tenant_s_slow_names_delay_nobody_else() -> None:
+async def test_slow_dns_of_a_tenant_delays_no_other_tenant() -> None:
     """A thread whose caller has been canceled still counts for its tenant."""
     answers, running = threading.Event(), Counter[str]()
 

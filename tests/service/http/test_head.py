@@ -73,7 +73,7 @@ def lasting(answer: httpx.Response, changing: set[str]) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name not in changing}
 
 
-async def test_the_connection_serves_what_comes_after_it(
+async def test_connection_is_reused_after_head(
     wire: httpx.AsyncClient, job: dict[str, Any]
 ) -> None:
     url = job["outputs"][0]["url"]
@@ -96,16 +96,14 @@ async def test_an_output_s_bytes_are_not_read(
     assert head.headers["content-type"] == "image/png"
 
 
-async def test_a_link_is_asked_without_reading_either(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_head_of_a_link_reads_no_output(wire: httpx.AsyncClient, pool: StandIn) -> None:
     body = {"prompt": "a cat", "model": pool.spec.name, "response_format": "url"}
     made = (await wire.post("/v1/images/generations", json=body)).json()
     head = await wire.head(made["data"][0]["url"])
     assert (head.status_code, head.headers["content-length"]) == (200, str(len(picture())))
 
 
-async def test_an_output_that_is_gone_is_so_by_head_too(
+async def test_deleted_output_returns_410_for_head(
     wire: httpx.AsyncClient, job: dict[str, Any], store: Store
 ) -> None:
     await store.delete([f"outputs/{job['id']}/"])
@@ -122,9 +120,7 @@ async def test_a_client_s_copy_is_known_and_a_range_is_not(
     assert (part.status_code, part.headers["content-length"]) == (200, str(output["bytes"]))
 
 
-async def test_the_events_of_a_job_that_goes_on_are_not_waited_for(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_head_of_events_does_not_wait(wire: httpx.AsyncClient, pool: StandIn) -> None:
     pool.may_finish.clear()
     body = {"prompt": "a cat", "model": pool.spec.name}
     job = (await wire.post("/v1/generate", json=body)).json()
@@ -147,7 +143,7 @@ async def test_allow_names_head(wire: httpx.AsyncClient) -> None:
     assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
 
-async def test_metrics_count_it_as_what_it_is(wire: httpx.AsyncClient) -> None:
+async def test_metrics_count_the_head_method(wire: httpx.AsyncClient) -> None:
     await wire.head("/v1/models")
     metrics = (await wire.get("/metrics")).text
     assert (

@@ -85,7 +85,7 @@ async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> N
 
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
-async def test_memory_is_enough_for_the_largest_picture(
+async def test_memory_suffices_for_the_largest_image(
     checks: ImageChecks, file_format: str, mode: str
 ) -> None:
     """Noise, and the longest row that a JPEG can have."""
@@ -115,7 +115,7 @@ async def test_memory_is_enough_to_redraw_the_largest_image(checks: ImageChecks)
     assert Image.open(io.BytesIO(result)).size == (1400, 1400)
 
 
-async def test_a_hostile_mask_harms_nobody(checks: ImageChecks) -> None:
+async def test_hostile_mask_does_not_break_later_checks(checks: ImageChecks) -> None:
     options = InpaintSettings((64, 64), padding_px=0)
     for image, mask in ((GOOD, bomb(60_000)), (bomb(60_000), GOOD)):
         with pytest.raises(ImageFileError):
@@ -143,7 +143,7 @@ HOSTILE: Mapping[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_file_harms_nobody(checks: ImageChecks, name: str) -> None:
+async def test_hostile_file_does_not_break_later_checks(checks: ImageChecks, name: str) -> None:
     """Some of these files are images that decode cheaply; those are accepted."""
     try:
         assert (await checks.check(HOSTILE[name](), "acme")).width == 32
@@ -152,7 +152,7 @@ async def test_a_hostile_file_harms_nobody(checks: ImageChecks, name: str) -> No
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
-async def test_a_file_that_takes_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_file_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is processor time; the wall-clock limit also allows for starting the next
     process."""
     monkeypatch.setattr(image_checks, "WALL_TIMES", 600)
@@ -171,7 +171,7 @@ async def stopped_child(checks: ImageChecks) -> int:
     return pid
 
 
-async def test_a_tenant_s_hanging_files_delay_nobody_else(checks: ImageChecks) -> None:
+async def test_hanging_files_of_a_tenant_delay_no_other_tenant(checks: ImageChecks) -> None:
     """One of ten files hangs and the others wait, while another tenant's files are checked."""
     await stopped_child(checks)
     hanging = [asyncio.create_task(checks.check(GOOD, "acme")) for _ in range(10)]
@@ -196,7 +196,7 @@ async def test_a_client_that_leaves_takes_its_child_with_it(checks: ImageChecks)
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
-async def test_children_at_work_end_with_the_front_end(checks: ImageChecks) -> None:
+async def test_busy_children_exit_with_the_front_end(checks: ImageChecks) -> None:
     await stopped_child(checks)
     pending = [asyncio.create_task(checks.check(GOOD, tenant)) for tenant in ("acme", "zoo")]
     await asyncio.sleep(0)  # one uses the child, the other starts its own
@@ -219,7 +219,7 @@ async def test_a_child_that_was_killed_is_replaced(checks: ImageChecks) -> None:
     assert pid not in children()
 
 
-async def test_nothing_of_the_working_directory_is_run(
+async def test_modules_in_the_working_directory_are_not_imported(
     checks: ImageChecks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("json", "PIL", "models", "signal", "sitecustomize"):
@@ -234,7 +234,7 @@ async def test_nothing_of_the_working_directory_is_run(
     ("act", "error"),
     [("bytearray(400_000_000)", "MemoryError"), ("open('f', 'wb', 0).write(b'x')", "OSError")],
 )
-def test_what_a_child_may_not_do(act: str, error: str, tmp_path: Path) -> None:
+def test_child_is_confined(act: str, error: str, tmp_path: Path) -> None:
     code = f"from service.confined.confinement import bound_memory; bound_memory(1000)\n{act}"
     ended = subprocess.run(
         [sys.executable, "-c", code],

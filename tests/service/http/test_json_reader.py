@@ -37,7 +37,7 @@ def test_pieces_make_the_same_object(value: dict[str, Any], size: int, is_ascii:
 
 @pytest.mark.parametrize("size", [1000, 4093, 2**20])
 @pytest.mark.parametrize("escape", ["/", "\\/", "\\u002f"])
-def test_long_texts_are_images_however_they_are_escaped(size: int, escape: str) -> None:
+def test_long_escaped_texts_are_images(size: int, escape: str) -> None:
     parts = {"prompt": 'ж"\\', "image": IMAGE, "n": -1.5e3, "last_image": IMAGE[::-1]}
     body = json.dumps(parts).replace("/", escape).encode()
     assert in_pieces(body, size) == parts
@@ -65,7 +65,7 @@ BAD = {
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("size", [2**15, 2**22])
-def test_what_is_refused(body: bytes, size: int) -> None:
+def test_malformed_json_is_rejected(body: bytes, size: int) -> None:
     with pytest.raises(Malformed):
         in_pieces(body, size)
 
@@ -89,7 +89,7 @@ def test_a_value_is_read(text: str, value: Any) -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_what_is_no_value(text: str) -> None:
+def test_invalid_value_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="value"):
         parse_value(text)
 

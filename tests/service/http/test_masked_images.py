@@ -93,14 +93,14 @@ def test_a_hole_is_filled_with_the_colours_around_it() -> None:
     assert red > 3 * blue and green == 0, "more of the nearer color, none of the hole's"
 
 
-def test_the_whole_image_is_given_as_it_was_sent_where_nothing_changes_it() -> None:
+def test_unchanged_whole_image_is_not_copied() -> None:
     result = prepare_inputs(
         halves(), mask_of((10, 10, 20, 20)).convert("RGB"), InpaintSettings(SIZE)
     )
     assert (result.image, result.mask, result.box) == (None, None, None)
 
 
-def test_a_part_comes_back_into_the_whole_which_stays_outside_the_mask() -> None:
+def test_inpainted_part_is_composited_into_the_whole_image() -> None:
     image, mask = halves(), mask_of((20, 20, 40, 40))
     part = prepare_inputs(image, mask.convert("RGB"), InpaintSettings(SIZE, padding_px=4))
     assert part.box == (16, 16, 44, 44) and part.soft is not None

@@ -71,7 +71,7 @@ DATA = b"--edge\r\n-\r\n--edg\r\n" + bytes(range(256))
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_parts_go_where_they_belong_however_the_body_is_cut(size: int) -> None:
+async def test_parts_are_read_with_any_chunking(size: int) -> None:
     body = form(part("name", "Größe".encode()), part("file", DATA[8:], "Content-Type: any/thing"))
     read = Form()
     await read.read(request(cut(body, size)))
@@ -211,7 +211,7 @@ async def test_a_form_that_is_declared_too_large_is_not_read() -> None:
     )
 
 
-async def test_what_follows_the_form_is_bounded() -> None:
+async def test_data_after_the_form_is_bounded() -> None:
     """The bound holds however large the parts may be."""
     complete = form(part("file", b"x"))
     problem = await refusal(Form(2**30), request([complete, *[bytes(2**15)] * 3]))
@@ -224,7 +224,7 @@ async def test_a_client_that_leaves() -> None:
         await Form().read(request([part("file", b"x")], breaks=True))
 
 
-async def test_a_full_disk_is_told_as_such() -> None:
+async def test_full_disk_is_reported() -> None:
     class Full(io.BytesIO):
         def write(self, data: Any) -> int:
             raise OSError(28, "No space left on device")

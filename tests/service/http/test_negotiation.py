@@ -34,16 +34,16 @@ def test_the_best_answer_is_chosen(header: str | None, answer: Answer) -> None:
     assert negotiate(header) == answer
 
 
-def test_any_picture_means_png_first() -> None:
+def test_any_image_type_prefers_png() -> None:
     assert negotiate("image/*").media_types[0] == "image/png"
 
 
-def test_what_is_named_goes_before_what_is_only_included() -> None:
+def test_exact_type_precedes_wildcard() -> None:
     assert negotiate("image/webp, */*").media_types[0] == "image/webp"
 
 
 @pytest.mark.parametrize("header", ["text/html", "image/tiff", "*/*;q=0", "nonsense"])
-def test_nothing_fits(header: str) -> None:
+def test_unacceptable_types_are_rejected(header: str) -> None:
     with pytest.raises(NotAcceptable):
         negotiate(header)
 

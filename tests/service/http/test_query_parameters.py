@@ -40,25 +40,25 @@ def test_all_routes_are_tried(app: FastAPI) -> None:
     assert len(ROUTES) == sum(map(len, described.values())) + len(undescribed)
 
 
-async def test_what_there_is_is_named(http: httpx.AsyncClient) -> None:
+async def test_error_lists_available_parameters(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/jobs?sort=new&after=")
     message = answer.json()["errors"][0]["message"]
     assert all(name in message for name in ("limit", "after", "state", "metadata_key"))
 
 
-async def test_a_parameter_is_there_once(http: httpx.AsyncClient) -> None:
+async def test_repeated_parameter_is_rejected(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/jobs?limit=1&limit=2")
     assert answer.status_code == 422
     assert answer.json()["errors"] == [{"field": "limit", "message": "occurs twice"}]
 
 
-async def test_thousands_of_them_are_told_of_briefly(http: httpx.AsyncClient) -> None:
+async def test_many_unknown_parameters_give_a_short_error(http: httpx.AsyncClient) -> None:
     answer = await http.get("/healthz?" + "&".join(f"p{i}" + "x" * 90 for i in range(80)))
     assert answer.status_code == 422 and len(answer.json()["errors"]) == 16
 
 
 @pytest.mark.parametrize(("name", "meant"), [("limitt", "limit"), ("status", "state")])
-async def test_the_parameter_that_was_meant_is_told(
+async def test_similar_parameter_is_suggested(
     http: httpx.AsyncClient, name: str, meant: str
 ) -> None:
     answer = await http.get("/v1/jobs", params={name: "1"})

@@ -26,7 +26,7 @@ from service.http.ranges import etag_matches, parse
         ("bytes=" + "9" * 5000 + "-", None),
     ],
 )
-def test_one_range_of_ten_bytes(header: str | None, part: tuple[int, int] | None) -> None:
+def test_ranges_of_ten_bytes(header: str | None, part: tuple[int, int] | None) -> None:
     assert parse(header, 10) == part
 
 

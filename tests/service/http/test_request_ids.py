@@ -39,14 +39,14 @@ async def test_a_clients_id_is_taken(http: httpx.AsyncClient, path: str) -> None
     "given",
     [(), ("",), ("x" * 129,), ("two words",), ("a\tb",), ('"a"',), ("{a}",), ("a", "b")],
 )
-async def test_an_id_that_is_not_well_formed_is_replaced(
+async def test_malformed_request_id_is_replaced(
     http: httpx.AsyncClient, given: tuple[str, ...]
 ) -> None:
     made = {await ask(http, "/healthz", *given) for _ in range(2)}
     assert len(made) == 2 and all(map(MADE.fullmatch, made))
 
 
-async def test_what_breaks_and_what_is_refused_has_one_too(
+async def test_error_responses_have_a_request_id(
     app: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app.state.front, "loras", None)
@@ -56,7 +56,7 @@ async def test_what_breaks_and_what_is_refused_has_one_too(
     assert (elsewhere.status_code, elsewhere.headers["x-request-id"]) == (400, "mine")
 
 
-async def test_without_keys_there_is_no_id_of_one(
+async def test_request_without_keys_has_no_key_id(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     job = await queue.get((await http.post("/v1/generate", json=CAT)).json()["id"])

@@ -67,7 +67,7 @@ async def test_the_slowest_ends(
 
 
 @pytest.mark.parametrize("reason", ["new", "fast", "received"])
-async def test_uploads_that_go_on_keep_their_places(
+async def test_active_uploads_keep_their_slots(
     places: UploadSlots, clock: Clock, four: list[asyncio.Task[None]], reason: str
 ) -> None:
     clock.now = GRACE_S if reason != "new" else GRACE_S - 1

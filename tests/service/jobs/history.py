@@ -20,7 +20,7 @@ from service.settings.redis import RedisSettings
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.audit import Dump, dump
-from tests.service.jobs.life_model import Life
+from tests.service.jobs.job_model import Life
 from tests.service.jobs.queue_model import Model
 from tests.service.jobs.repeating import Repeating
 from tests.service.jobs.strategies import LAPSED_S, LONG_S, MODELS, POOLS, SOON_S
@@ -35,7 +35,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.runner = asyncio.Runner()
-        self.seen: Counter[tuple[str, str]] = Counter()
+        self.observed: Counter[tuple[str, str]] = Counter()
         self.contradicted = 0
         """Number of calls by a stale claim whose job another claim held."""
         pool = connection.client(RedisSettings(url=url)).connection_pool
@@ -64,7 +64,7 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.server.run(self.server.redis.flushall())
         self.queues: dict[Any, Queue] = {}
-        self.given: set[str] = set()
+        self.returned: set[str] = set()
         """Store keys that the last reap returned for deletion."""
         self.claims: list[Claim] = []
         self.count = 0
@@ -73,7 +73,7 @@ class History(RuleBasedStateMachine):
         self, settings: dict[str, Any], limits: dict[str, TenantSettings], registered: set[str]
     ) -> None:
         self.settings = {**settings, "lease_s": LONG_S}
-        self.model = Model(QueueSettings(**settings), limits, self.server.seen)
+        self.model = Model(QueueSettings(**settings), limits, self.server.observed)
         self.model.registered = registered
         for model in registered:
             for pool in POOLS:

@@ -43,7 +43,7 @@ class Server:
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server: BaseWSGIServer | None = None
         self.port = 0
-        self.seen: list[str] = []
+        self.received: list[str] = []
         """Methods and paths of all requests, in order."""
         self.fault: Fault | None = None
 
@@ -65,7 +65,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        self.seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        self.received.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
         if self.fault and (answer := self.fault(environ, start)) is not None:
             return answer
         authorization = environ.get("HTTP_AUTHORIZATION", "")

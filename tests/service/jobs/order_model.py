@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.settings.queue import QueueSettings
-from tests.service.jobs.life_model import Life
+from tests.service.jobs.job_model import Life
 
 INSTANT = 1e-6
 """Distance in virtual time between tenants that arrive one after the other."""

@@ -15,7 +15,7 @@ from service.jobs.queue import Claim
 from service.settings.queue import QueueSettings
 from service.settings.tenants import TenantSettings
 from tests.service.jobs.audit import Dump, check_derived
-from tests.service.jobs.life_model import Life
+from tests.service.jobs.job_model import Life
 from tests.service.jobs.order_model import Offer, Order
 from tests.service.jobs.strategies import POOLS
 
@@ -26,7 +26,7 @@ MICRO = 1_000_000
 class Model:
     settings: QueueSettings
     limits: Mapping[str, TenantSettings]
-    seen: Counter[tuple[str, str]]
+    observed: Counter[tuple[str, str]]
     lives: dict[str, Life] = field(default_factory=dict)
     orders: dict[str, Order] = field(default_factory=dict)
     used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -97,7 +97,7 @@ class Model:
         place = accepted + (1 - job.priority) * self.settings.priority_s * MICRO
         is_promised = self.limits[job.tenant].device_seconds_per_hour is not None
         promised_s = job.cost * job.remaining_share
-        life = Life(job, accepted, place, is_promised, key, promised_s, self.seen)
+        life = Life(job, accepted, place, is_promised, key, promised_s, self.observed)
         life.input_bytes = input_bytes
         life.snapshots = job.snapshots or None
         life.kept = life.step = life.draft_steps
@@ -211,8 +211,8 @@ class Model:
         if not life:
             return False
         position = (claim.fence, step)
-        if life.told != position:
-            life.told, life.step = position, step
+        if life.reported != position:
+            life.reported, life.step = position, step
             life.events.append(("progress", {"step": step, "steps": life.job.steps}))
         if preview and life.shown != position:
             life.shown = position
@@ -252,7 +252,7 @@ class Model:
         if device_seconds:
             used = device_seconds if fence == paid else 0.0
             self.record(life, True, payer, used, device_seconds - used)
-            self.seen["correct", payer if used else "lost"] += 1
+            self.observed["correct", payer if used else "lost"] += 1
         if life.is_promised:
             self.used[life.job.tenant] += device_seconds
         self.order(life.job.model).charge_late(life, device_seconds)

@@ -21,7 +21,7 @@ def draw_counts(alias: Alias, ready: set[str], registered: set[str] | None = Non
     return Counter(alias.draw(candidates, point) for point in POINTS) if candidates else Counter()
 
 
-def test_versions_are_drawn_by_weight() -> None:
+def test_versions_are_chosen_by_weight() -> None:
     alias = Alias(weights={R1: 90, R2: 10, R3: 0})
     assert draw_counts(alias, {R1, R2, R3}) == {R1: 900, R2: 100}
     assert alias.leading(alias.candidates({R1, R2}, ())) == R1
@@ -34,7 +34,7 @@ def test_a_version_that_is_not_ready_gets_nothing() -> None:
     assert draw_counts(alias, set(), {R3}) == {}
 
 
-def test_a_version_of_weight_0_stands_by() -> None:
+def test_version_of_weight_0_is_a_fallback() -> None:
     alias = Alias(weights={R1: 0, R2: 100})
     assert draw_counts(alias, {R1, R2}) == {R2: 1000}
     assert draw_counts(alias, {R1}) == {R1: 1000}
@@ -45,7 +45,7 @@ def test_a_version_of_weight_0_stands_by() -> None:
     )
 
 
-def test_a_step_back_leaves_one_that_serves() -> None:
+def test_step_back_leaves_a_serving_version() -> None:
     alias = Alias(weights={R1: 0, R2: 100}, baseline=R1).without(R2, 7.0, "slow")
     assert alias.weights == {R1: 100, R2: 0}
     assert alias.stepped_back == {R2: StepBack(at=7.0, reason="slow")}
@@ -63,7 +63,7 @@ def test_a_step_back_leaves_one_that_serves() -> None:
         {"weights": {R1: 1}, "baseline": R2},
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, object]) -> None:
+def test_invalid_alias_is_rejected(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Alias.model_validate(values)
 

@@ -54,13 +54,13 @@ async def test_the_head_takes_its_bucket_along(queue: Queue) -> None:
     assert ids(await queue.claim("pool", MODEL, 4)) == a[3:]
 
 
-async def test_slots_count_pictures(queue: Queue) -> None:
+async def test_slots_count_images(queue: Queue) -> None:
     double, single, triple, last = [await put(queue, images=n) for n in (2, 1, 3, 1)]
     assert ids(await queue.claim("pool", MODEL, 4)) == [double, single]  # three would not fit
     assert ids(await queue.claim("pool", MODEL, 4)) == [triple, last]
 
 
-async def test_a_big_head_goes_alone(queue: Queue) -> None:
+async def test_oversized_head_is_claimed_separately(queue: Queue) -> None:
     big, small = [await put(queue, images=n) for n in (9, 1)]
     assert ids(await queue.claim("pool", MODEL, 4)) == [big]
     assert ids(await queue.claim("pool", MODEL, 4)) == [small]
@@ -110,7 +110,7 @@ async def test_an_idle_pool_waits_for_a_job(connect: Connect) -> None:
     assert ids(await asyncio.wait_for(waiting, 10)) == [job_id]
 
 
-async def test_a_job_that_comes_back_wakes_a_waiting_pool(connect: Connect) -> None:
+async def test_released_job_wakes_a_waiting_claim(connect: Connect) -> None:
     first, other = await connect(), await connect()
     job_id = await put(first)
     (claim,) = await first.claim("one", MODEL, 1)
@@ -190,14 +190,14 @@ async def test_claims_of_one_job_have_growing_fences(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 100])
-async def test_a_claim_never_takes_more_than_there_is(queue: Queue, slots: int) -> None:
+async def test_claim_returns_at_most_the_queued_jobs(queue: Queue, slots: int) -> None:
     put_ids = [await put(queue) for _ in range(3)]
     claims = await queue.claim("pool", MODEL, slots)
     assert ids(claims) == put_ids[:slots]
     assert [await queue.finish(claim, [], USAGE) for claim in claims] == [True] * len(claims)
 
 
-async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -> None:
+async def test_compilation_of_a_tenant_delays_no_other_tenant(queue: Queue) -> None:
     """A tenant with a new size in each job gets one job at a time, and delays no other tenant."""
     new = [a_job(bucket=f"new {n}", tenant="attacker") for n in range(600)]
     usual = [a_job(bucket="usual", tenant="other") for _ in range(2)]
@@ -239,7 +239,7 @@ async def test_a_second_pass_has_to_be_compiled_for_too(queue: Queue) -> None:
     assert await claimed(False, "usual", "large") == [False, True]
 
 
-async def test_what_has_to_be_compiled_for_rides_with_nobody(queue: Queue) -> None:
+async def test_job_that_needs_compilation_is_claimed_separately(queue: Queue) -> None:
     for second in (None, SecondPass(bucket="large", steps=8), None):
         await queue.put(a_job(bucket="usual", second_pass=second))
 
@@ -293,7 +293,7 @@ async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
     assert await claimed("pool-3") == [], "compiling for a canceled job goes on"
 
 
-async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_expected(
+async def test_canceled_compilation_counts_for_its_expected_time(
     queue: Queue,
 ) -> None:
     for n in range(2):
@@ -314,7 +314,7 @@ async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_exp
     assert claims[0].job.bucket == "new 1"
 
 
-async def test_a_job_that_comes_back_does_not_wait_for_itself(queue: Queue) -> None:
+async def test_released_job_does_not_block_itself(queue: Queue) -> None:
     """The first worker, which had begun to compile for the job, has released it."""
     await queue.put(a_job(bucket="new", max_compiling=1))
     for pool in ("first", "second"):

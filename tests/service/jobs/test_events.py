@@ -33,7 +33,7 @@ async def finished(queue: Queue, steps: int = 3) -> Job:
     return job
 
 
-async def test_a_whole_life(queue: Queue) -> None:
+async def test_complete_event_stream(queue: Queue) -> None:
     job = await finished(queue, steps=2)
     assert await collect(queue, job) == [
         Event("1", "queued", {}),
@@ -64,7 +64,7 @@ async def delete(queue: Queue, claim: Claim) -> None:
         (fail, "failed", {"error": FAILURE.model_dump()}),
     ],
 )
-async def test_endings_as_they_happen(
+async def test_events_are_delivered_while_they_happen(
     connect: Connect, end: Callable[[Queue, Claim], Awaitable[None]], name: str, data: object
 ) -> None:
     front, pool = await connect(), await connect()
@@ -98,7 +98,7 @@ async def test_a_lost_job_is_queued_again(queue: Queue, hasty: Queue) -> None:
     assert received[3].data == {"pool": "alive", "attempt": 2}
 
 
-async def test_it_resumes_after_any_event(queue: Queue) -> None:
+async def test_resume_after_any_event(queue: Queue) -> None:
     job = await finished(queue)
     everything = await collect(queue, job)
     for i, event in enumerate(everything):
@@ -111,7 +111,7 @@ async def test_an_odd_id_starts_at_the_beginning(queue: Queue, odd: str) -> None
     assert names(await collect(queue, job, odd))[0] == "queued"
 
 
-async def test_a_trimmed_stream_gives_what_is_there(connect: Connect) -> None:
+async def test_trimmed_stream_returns_the_remaining_events(connect: Connect) -> None:
     queue = await connect(max_events=4)
     job = await finished(queue, steps=20)
     for after in ("0", "1", "5"):
@@ -181,7 +181,7 @@ async def test_closing_the_queue_ends_its_iterators(connect: Connect) -> None:
     assert await other.get(job.id) == job
 
 
-async def test_pools_hear_what_is_canceled(connect: Connect, empty_redis: Redis) -> None:
+async def test_workers_are_notified_of_cancellations(connect: Connect, empty_redis: Redis) -> None:
     front, pool = await connect(), await connect()
     canceled, deleted, finished, queued = [(await front.put(a_job()))[0] for _ in range(4)]
     claims = await pool.claim("pool", MODEL, 3)
@@ -199,7 +199,7 @@ async def test_pools_hear_what_is_canceled(connect: Connect, empty_redis: Redis)
     await stopped.aclose()
 
 
-async def test_what_a_job_does_is_an_event_and_a_part_of_its_state(queue: Queue) -> None:
+async def test_activity_is_in_events_and_job_state(queue: Queue) -> None:
     job = a_job()
     await queue.put(job)
     (claim,) = await queue.claim("pool", job.model, 1)

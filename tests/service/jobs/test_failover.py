@@ -70,7 +70,7 @@ class Load:
         self._url = url
         self._settings = {"lease_s": 2.0, "reap_every_s": 0.5, **queue}
         self.accepted: list[str] = []
-        self.told: Counter[str] = Counter()
+        self.reports: Counter[str] = Counter()
         """Number of successful finishes reported to workers, by job."""
         self._number = 0
         self._is_over = asyncio.Event()
@@ -101,7 +101,7 @@ class Load:
                 for claim in claims:
                     output = an_output(claim.job)
                     if await until_done(lambda: queue.finish(claim, [output], USAGE)):  # noqa: B023
-                        self.told[claim.job.id] += 1
+                        self.reports[claim.job.id] += 1
 
     async def reap(self) -> None:
         async with opened(self._url, **self._settings) as queue:
@@ -203,7 +203,7 @@ async def promote(endpoint: Relay, replica: Server) -> None:
     endpoint.cut()
 
 
-async def test_what_is_lost_was_accepted_while_the_replica_got_nothing(tmp_path: Path) -> None:
+async def test_jobs_accepted_without_a_replica_may_be_lost(tmp_path: Path) -> None:
     async with (
         held_replica(tmp_path) as (endpoint, line, primary, replica),
         opened(f"redis://127.0.0.1:{endpoint.port}") as queue,
@@ -302,7 +302,7 @@ async def test_a_claim_that_a_failover_lost_shares_no_fence(tmp_path: Path) -> N
         assert await queue.finish(current, [an_output(job)], USAGE)
 
 
-async def test_a_replica_is_waited_for_until_it_is_promoted(tmp_path: Path) -> None:
+async def test_replica_is_retried_until_its_promotion(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, replica):
         settings = RedisSettings(url=f"redis://127.0.0.1:{replica.port}")
         with pytest.raises(RedisUnreachable, match="is a replica, which accepts no writes"):

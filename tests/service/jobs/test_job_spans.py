@@ -47,7 +47,7 @@ async def spans_of_job(collector: Collector, job_id: str, count: int) -> list[Sp
     return result
 
 
-async def test_who_takes_a_job_back_tells_of_its_attempt(
+async def test_reaper_records_the_span_of_a_lost_attempt(
     hasty: Queue, collector: Collector
 ) -> None:
     """The reaper records a lost attempt under the id that the worker's own span would have had."""
@@ -71,7 +71,9 @@ async def test_who_takes_a_job_back_tells_of_its_attempt(
     assert queued[1].start == pytest.approx(lost[0].end, abs=CLOCKS_S)
 
 
-async def test_what_ends_in_the_queue_is_told(connect: Connect, collector: Collector) -> None:
+async def test_jobs_that_end_in_the_queue_have_spans(
+    connect: Connect, collector: Collector
+) -> None:
     queue = await connect()
     late, _ = await queue.put(a_job(traceparent=PARENT, deadline_at=time.time() + 0.01))
     canceled, _ = await queue.put(a_job(traceparent=PARENT))
@@ -96,7 +98,7 @@ async def test_what_ends_in_the_queue_is_told(connect: Connect, collector: Colle
     assert span.attributes["atelier.outcome"] == "canceled"
 
 
-async def test_what_ends_while_it_runs_is_told(
+async def test_jobs_that_end_while_running_have_spans(
     queue: Queue, empty_redis: Redis, collector: Collector
 ) -> None:
     """The worker itself reports only that the job was dropped."""
@@ -113,9 +115,7 @@ async def test_what_ends_while_it_runs_is_told(
         assert span.error == error and span.start == span.end
 
 
-async def test_what_is_canceled_after_it_came_back_waited_since_then(
-    queue: Queue, collector: Collector
-) -> None:
+async def test_canceled_job_waited_since_its_release(queue: Queue, collector: Collector) -> None:
     job, _ = await queue.put(a_job(traceparent=PARENT))
     (claim,) = await queue.claim("p", job.model, 1)
     await queue.release(claim)

@@ -45,7 +45,7 @@ async def expire(queue: Queue, claim: Claim) -> None:
     assert await queue.renew([claim]) == [claim]
 
 
-async def test_a_record_says_whose_it_was_what_it_made_and_where(queue: Queue) -> None:
+async def test_record_has_owner_outputs_and_place(queue: Queue) -> None:
     owner_fields = {"tenant": "acme", "tenant_class": "paid", "key_id": "0123"}
     claim = await claimed(queue, **owner_fields, request={"prompt": PROMPT, "model": "variant"})
     await queue.finish(claim, [an_output(claim.job)], OWN)
@@ -82,7 +82,7 @@ async def test_a_record_says_whose_it_was_what_it_made_and_where(queue: Queue) -
 
 
 @pytest.mark.parametrize("how", ["finish", "fail", "cancel", "delete", "expire"])
-async def test_each_end_is_one_record_however_often_it_is_told(queue: Queue, how: str) -> None:
+async def test_each_end_is_recorded_once(queue: Queue, how: str) -> None:
     claim = await claimed(queue, request={"prompt": PROMPT})
     for _ in range(2):
         match how:
@@ -109,7 +109,7 @@ async def test_a_job_that_never_ran_has_a_record_without_a_worker(queue: Queue) 
     assert (record.chip, record.checkpoint) == (None, None)
 
 
-async def test_a_job_leaves_and_its_record_stays(queue: Queue, hasty: Queue) -> None:
+async def test_record_survives_its_job(queue: Queue, hasty: Queue) -> None:
     claim = await claimed(queue)
     await queue.finish(claim, [], OWN)
     await hasty.reap()
@@ -130,7 +130,7 @@ async def test_a_job_leaves_and_its_record_stays(queue: Queue, hasty: Queue) -> 
         ("internal", "house"),
     ],
 )
-async def test_who_is_at_fault_pays_for_a_failure(queue: Queue, code: str, payer: str) -> None:
+async def test_failure_is_charged_by_its_cause(queue: Queue, code: str, payer: str) -> None:
     claim = await claimed(queue)
     error = JobError.model_validate({"code": code, "message": "it failed"})
     await queue.fail(claim, error, spent=ClaimUsage(3, 0))
@@ -150,7 +150,9 @@ async def test_a_cancel_pays_and_an_expiry_does_not(queue: Queue) -> None:
     assert (expired.tenant_seconds, expired.house_seconds, expired.lost_seconds) == (0, 3, 0)
 
 
-async def test_the_house_pays_for_what_a_dead_pool_had_done(queue: Queue, hasty: Queue) -> None:
+async def test_lost_work_of_a_crashed_worker_is_charged_to_the_operator(
+    queue: Queue, hasty: Queue
+) -> None:
     first = await claimed(hasty)
     assert await queue.progress(first, 5, 28, spent=ClaimUsage(3, 1))
     await hasty.reap()
@@ -161,7 +163,7 @@ async def test_the_house_pays_for_what_a_dead_pool_had_done(queue: Queue, hasty:
     assert record.compile_seconds == 2
 
 
-async def test_what_a_snapshot_carried_on_is_not_lost(queue: Queue) -> None:
+async def test_resumed_usage_is_not_lost(queue: Queue) -> None:
     first = await claimed(queue)
     snapshot = a_snapshot(first, step=5).model_copy(update={"device_seconds": 2.0})
     await queue.snapshot(first, [snapshot])
@@ -171,7 +173,7 @@ async def test_what_a_snapshot_carried_on_is_not_lost(queue: Queue) -> None:
     assert (record.device_seconds, record.tenant_seconds, record.lost_seconds) == (7, 6, 1)
 
 
-async def test_what_waits_with_a_snapshot_is_paid_for_by_who_cancels(queue: Queue) -> None:
+async def test_cancellation_charges_the_snapshot_to_the_tenant(queue: Queue) -> None:
     claim = await claimed(queue)
     snapshot = a_snapshot(claim, step=5).model_copy(update={"device_seconds": 2.0})
     await queue.snapshot(claim, [snapshot])
@@ -181,7 +183,7 @@ async def test_what_waits_with_a_snapshot_is_paid_for_by_who_cancels(queue: Queu
     assert (record.device_seconds, record.tenant_seconds, record.lost_seconds) == (3, 2, 1)
 
 
-async def test_a_job_that_kills_its_pools_costs_the_house(queue: Queue, hasty: Queue) -> None:
+async def test_poisonous_job_is_charged_to_the_operator(queue: Queue, hasty: Queue) -> None:
     claim = await claimed(hasty)
     for _ in range(hasty._settings.max_deaths):
         assert await queue.progress(claim, 5, 28, spent=ClaimUsage(3, 0))
@@ -193,7 +195,7 @@ async def test_a_job_that_kills_its_pools_costs_the_house(queue: Queue, hasty: Q
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_what_is_told_late_is_a_correction(queue: Queue, is_deleted: bool) -> None:
+async def test_late_usage_report_is_a_correction(queue: Queue, is_deleted: bool) -> None:
     claim = await claimed(queue, tenant="acme", key_id="0123")
     await queue.renew([claim], [ClaimUsage(1, 1)])
     await (queue.delete if is_deleted else queue.cancel)(claim.job.id)
@@ -206,7 +208,7 @@ async def test_what_is_told_late_is_a_correction(queue: Queue, is_deleted: bool)
     assert (more.images, more.steps) == (0, 0)
 
 
-async def test_what_an_attempt_tells_late_that_had_no_part_in_the_end_is_lost(queue: Queue) -> None:
+async def test_late_usage_of_an_earlier_attempt_is_lost(queue: Queue) -> None:
     first = await claimed(queue)
     await queue.release(first, spent=ClaimUsage(1, 1))
     await queue.finish(await claim_again(queue), [], OWN)
@@ -234,7 +236,7 @@ async def test_the_sums_are_those_of_the_records(queue: Queue) -> None:
     }
 
 
-def test_what_is_made_is_counted_by_what_was_asked_for() -> None:
+def test_delivered_outputs_are_counted_by_kind() -> None:
     image = an_output(a_job())
     clip = image.model_copy(update={"num_frames": 5})
     assert DeliveredOutputs.of({}, [image, image]) == DeliveredOutputs(images=2, pixels=2 * 96 * 96)

@@ -43,7 +43,7 @@ async def test_pages_hold_still_while_jobs_come_in(queue: Queue) -> None:
     assert [job.id for job in [*page, *rest]] == ids[::-1]
 
 
-async def test_one_state(queue: Queue) -> None:
+async def test_filter_by_one_state(queue: Queue) -> None:
     ids = await put(queue, 6)
     await queue.claim("pool", MODEL, 2)
     await queue.cancel(ids[3])
@@ -73,7 +73,7 @@ async def test_tenants_list_their_own(queue: Queue) -> None:
         await queue.list(tenant="t0", limit=1, after=foreign.id)
 
 
-async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue, empty_redis: Redis) -> None:
+async def test_deleted_tenant_leaves_no_keys(queue: Queue, empty_redis: Redis) -> None:
     jobs = [(await queue.put(a_job(tenant="t")))[0] for _ in range(3)]
     await queue.claim("pool", MODEL, 1)
     for job in jobs:

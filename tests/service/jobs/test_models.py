@@ -32,7 +32,7 @@ async def test_pools_of_a_model(queue: Queue, a_spec: ModelSpec) -> None:
     assert list(await queue.models()) == ["another", a_spec.name]
 
 
-async def test_the_spec_stays_when_the_pool_leaves(queue: Queue, a_spec: ModelSpec) -> None:
+async def test_spec_remains_after_the_pool_is_unregistered(queue: Queue, a_spec: ModelSpec) -> None:
     await queue.register("a", a_spec, ready=True)
     await queue.unregister("a", a_spec.name)
     assert await queue.models() == {a_spec.name: ModelStatus(a_spec, (), ready=False)}
@@ -47,7 +47,7 @@ def with_more(value: Any) -> Any:
     return {name: with_more(member) for name, member in value.items()} | {"newest": None}
 
 
-async def test_what_a_newer_pool_says_beside_is_left_out(
+async def test_unknown_fields_of_a_newer_worker_are_ignored(
     queue: Queue, a_spec: ModelSpec, empty_redis: Redis
 ) -> None:
     cache = StepCache(kind="teacache", threshold=0.1)
@@ -61,7 +61,7 @@ async def test_what_a_newer_pool_says_beside_is_left_out(
     assert (await queue.models())[spec.name].spec == spec
 
 
-async def test_a_model_that_cannot_be_read_leaves_the_others_alone(
+async def test_unreadable_model_does_not_hide_others(
     queue: Queue, a_spec: ModelSpec, empty_redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     await queue.register("a", a_spec, ready=True)

@@ -41,9 +41,9 @@ def store(kind: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(f"{kind}://{BUCKET}/atelier")
 
 
-async def test_there_and_back(store: Store, server: Server) -> None:
+async def test_round_trip(store: Store, server: Server) -> None:
     await store.put(KEY, DATA, "image/png")
-    assert f"PUT /{BUCKET}/atelier/{KEY}" in server.seen
+    assert f"PUT /{BUCKET}/atelier/{KEY}" in server.received
     assert await store.get(KEY) == DATA
     assert await store.get_range(KEY, 10, 20) == DATA[10:20]
     first = await store.stat(KEY)
@@ -53,7 +53,7 @@ async def test_there_and_back(store: Store, server: Server) -> None:
     assert first.version != second.version
 
 
-async def test_what_lies_below_a_folder(store: Store) -> None:
+async def test_listing_below_a_prefix(store: Store) -> None:
     assert await store.below("ledger") == []
     keys = [ledger_key(f"{hour * 3_600_000}-0", f"{hour * 3_600_000}-9") for hour in range(3)]
     for key in (*reversed(keys), "ledgers/other"):
@@ -76,7 +76,7 @@ async def test_a_job_leaves_whole(store: Store) -> None:
         await store.get_range(own_keys[0], 0, 1)
 
 
-async def test_a_bucket_that_is_missing_is_no_missing_file(store: Store, kind: str) -> None:
+async def test_missing_bucket_is_distinguished_from_a_missing_file(store: Store, kind: str) -> None:
     """A missing file may be given up; a wrong address must be corrected and retried."""
     missing = Store(f"{kind}://missing/atelier")
     for call in (missing.put(KEY, b"x", "image/png"), missing.get(KEY), missing.exists(KEY)):
@@ -85,7 +85,7 @@ async def test_a_bucket_that_is_missing_is_no_missing_file(store: Store, kind: s
         assert not isinstance(refused.value, NotStored)
 
 
-async def test_wrong_credentials_are_told(
+async def test_wrong_credentials_are_reported(
     kind: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KINDS[kind](monkeypatch, server, "wrong")
@@ -113,9 +113,7 @@ async def test_a_server_that_was_away(store: Store, server: Server) -> None:
     assert await store.get(KEY) == DATA
 
 
-async def test_what_s3_signs_can_be_fetched_without_a_key(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_s3_signed_url_needs_no_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     object_stores.use_s3(monkeypatch, server)
     store = Store(f"s3://{BUCKET}/atelier")
     await store.put(KEY, DATA, "image/png")
@@ -128,7 +126,7 @@ async def test_what_s3_signs_can_be_fetched_without_a_key(
     assert (part.status_code, part.content) == (206, DATA[10:20])
 
 
-async def test_what_gcs_signs_is_signed_by_the_account_s_own_key(
+async def test_gcs_url_is_signed_with_the_account_key(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     account = object_stores.account(tmp_path, server)

@@ -22,7 +22,7 @@ async def put(queue: Queue, **fields: object) -> Job:
 @pytest.mark.parametrize(
     ("kind", "name"), [("model", MODEL), ("pool", "flux-a"), ("pool", "flux-a-0f3e")]
 )
-async def test_who_is_paused_claims_nothing(queue: Queue, kind: str, name: str) -> None:
+async def test_paused_pool_or_model_claims_nothing(queue: Queue, kind: str, name: str) -> None:
     await put(queue)
     await queue.pause(kind, name, PAUSE)
     assert not await queue.claim("flux-a-0f3e", MODEL, 1)
@@ -35,7 +35,7 @@ async def test_who_is_paused_claims_nothing(queue: Queue, kind: str, name: str) 
 
 
 @pytest.mark.parametrize("name", ["flux", "flux-a-0f3", "flux-a-0f3e-1", "other"])
-async def test_others_go_on(queue: Queue, name: str) -> None:
+async def test_pause_does_not_affect_others(queue: Queue, name: str) -> None:
     await put(queue)
     await queue.pause("pool", name, PAUSE)
     await queue.pause("model", "other", PAUSE)
@@ -43,13 +43,13 @@ async def test_others_go_on(queue: Queue, name: str) -> None:
     assert len(await queue.claim("flux-a-0f3e", MODEL, 1)) == 1
 
 
-async def test_what_drains_goes_before_what_only_pauses(queue: Queue) -> None:
+async def test_drain_takes_precedence_over_pause(queue: Queue) -> None:
     await queue.pause("model", MODEL, PAUSE)
     await queue.pause("pool", "flux", DRAIN)
     assert await queue.pause_of("flux-0f3e", MODEL) == DRAIN
 
 
-async def test_a_claim_that_waits_goes_on_when_it_may(queue: Queue) -> None:
+async def test_waiting_claim_continues_after_the_pause(queue: Queue) -> None:
     await queue.register("pool-1", _spec(), ready=True)
     await queue.pause("pool", "pool", PAUSE)
     job = await put(queue)
@@ -105,7 +105,7 @@ async def test_jobs_of_all_tenants(queue: Queue) -> None:
         await queue.any_jobs(AllJobsFilter(), 3, "job_none")
 
 
-async def test_a_page_looks_at_so_many(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_has_a_scan_limit(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the oldest job matches."""
     monkeypatch.setattr("service.jobs.operations.SCAN_LIMIT", 3)
     oldest = await put(queue, tenant="rare")
@@ -121,7 +121,7 @@ async def test_a_page_looks_at_so_many(queue: Queue, monkeypatch: pytest.MonkeyP
     assert ids == [oldest.id] and pages == 3
 
 
-async def test_failures_and_who_waits(queue: Queue) -> None:
+async def test_failures_and_waiting_tenants(queue: Queue) -> None:
     first, second = [await put(queue, cost=2.0) for _ in range(2)]
     for claim in await queue.claim("pool", MODEL, 2):
         await queue.fail(claim, FAILURE, retry=False)

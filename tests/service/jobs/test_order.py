@@ -64,7 +64,7 @@ async def test_shares_are_by_weight_in_device_seconds(queue: Queue, slots: int) 
     assert_shares(await served(queue, 700, slots), weights)
 
 
-async def test_who_comes_late_waits_for_its_turn_alone(queue: Queue) -> None:
+async def test_late_tenant_waits_for_one_job(queue: Queue) -> None:
     await put(queue, "heavy", 500, cost=2.0)
     await served(queue, 100)
     (light,) = await put(queue, "light", cost=2.0)
@@ -72,7 +72,7 @@ async def test_who_comes_late_waits_for_its_turn_alone(queue: Queue) -> None:
     assert light in next_two
 
 
-async def test_nobody_saves_up_turns(queue: Queue) -> None:
+async def test_idle_tenant_accumulates_no_share(queue: Queue) -> None:
     await put(queue, "early", cost=1.0)
     await put(queue, "steady", 300, cost=1.0)
     await served(queue, 100)
@@ -80,7 +80,7 @@ async def test_nobody_saves_up_turns(queue: Queue) -> None:
     assert_shares(await served(queue, 100), {"early": 1, "steady": 1})
 
 
-async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
+async def test_equal_tenants_are_served_in_arrival_order(queue: Queue) -> None:
     """Equals go in order of arrival, whatever their names. New tenants cannot starve the first."""
     names = ["m", "z", "a", "y", "b"]
     for name in names:
@@ -92,7 +92,7 @@ async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
     assert order == names
 
 
-async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
+async def test_unused_cost_is_refunded(queue: Queue) -> None:
     """A tenant whose predictions are ten times too long still gets its share."""
     await put(queue, "over", 400, cost=10.0)
     await put(queue, "right", 400, cost=1.0)
@@ -104,7 +104,7 @@ async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
     assert_shares(seconds, {"over": 1, "right": 1})
 
 
-async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Queue) -> None:
+async def test_unused_cost_is_refunded_without_queued_jobs(queue: Queue) -> None:
     """The refund is complete, even if the tenant is then no longer ahead of the others."""
     await put(queue, "first", cost=4.0)
     await put(queue, "other", 9, cost=1.0)
@@ -117,7 +117,7 @@ async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Que
     )
 
 
-async def test_what_was_forgotten_is_not_given_back(queue: Queue) -> None:
+async def test_forgotten_cost_is_not_refunded(queue: Queue) -> None:
     """A job for which no other waited was free, so canceling it gives no credit."""
     (clip,) = await put(queue, "sly", cost=1000.0)
     await queue.claim("pool", MODEL, 1)
@@ -142,7 +142,7 @@ async def test_a_batch_is_shared_too(queue: Queue) -> None:
     assert_shares(await served(queue, 200, slots=4), {"first": 1, "second": 1})
 
 
-async def test_riders_go_by_turns_where_many_tenants_have_jobs_of_the_bucket(queue: Queue) -> None:
+async def test_batch_rotates_over_tenants_of_the_bucket(queue: Queue) -> None:
     await put_each("t", queue, jobs=2, cost=1.0)
     for _ in range(2):
         jobs_by_tenant = Counter(claim.job.tenant for claim in await serve(queue, slots=MANY))
@@ -168,7 +168,7 @@ async def put_each(name: str, queue: Queue, jobs: int = 1, **fields: object) -> 
     await asyncio.gather(*(put(queue, f"{name}-{n}", jobs, **fields) for n in range(MANY)))
 
 
-async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:
+async def test_priority_is_bounded_by_waiting_time(connect: Connect) -> None:
     queue = await connect(priority_s=0.05)
     (low,) = await put(queue, "a", priority=PRIORITIES["low"])
     # Longer than a level is worth, by Redis's clock, which a test cannot set.
@@ -181,7 +181,7 @@ async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:
     assert low in order and not set(later) & set(order)
 
 
-async def test_priority_brings_a_tenant_ahead_by_so_much(connect: Connect) -> None:
+async def test_priority_advances_a_tenant_by_a_fixed_amount(connect: Connect) -> None:
     """The urgent tenant gets ten device-seconds first, and equal shares afterwards."""
     queue = await connect(priority_advance_s=10)
     await put(queue, "plain", 100, cost=1.0)
@@ -201,7 +201,7 @@ async def test_deadlines_by_latest_start(queue: Queue) -> None:
     assert order[:3] == [tight, long, loose]
 
 
-async def test_what_nobody_can_finish_in_time_expires(queue: Queue) -> None:
+async def test_unreachable_deadline_expires(queue: Queue) -> None:
     (late,) = await put(queue, "a", deadline_at=time.time() + 10, run_s=20.0)
     (fine,) = await put(queue, "a", deadline_at=time.time() + 30, run_s=20.0)
     assert [claim.job.id for claim in await serve(queue)] == [fine]
@@ -218,7 +218,7 @@ async def test_deadlines_do_not_buy_more_than_a_credit(connect: Connect) -> None
     assert_shares(await served(queue, 100), {"hurried": 1, "patient": 1})
 
 
-async def test_credit_is_for_each_pool_that_is_there(connect: Connect) -> None:
+async def test_deadline_credit_scales_with_the_number_of_pools(connect: Connect) -> None:
     queue = await connect(deadline_credit_s=10)
     for name in ("one", "two", "three"):
         await queue.register(name, SPEC.model_copy(update={"name": MODEL}), ready=True)
@@ -229,7 +229,7 @@ async def test_credit_is_for_each_pool_that_is_there(connect: Connect) -> None:
     assert seconds["hurried"] - seconds["patient"] == pytest.approx(30, abs=2)
 
 
-async def test_a_credited_deadline_outlives_its_tenants_credit(connect: Connect) -> None:
+async def test_credited_deadline_survives_used_credit(connect: Connect) -> None:
     """A job accepted for its deadline is not late because its tenant has used its credit since."""
     queue = await connect(deadline_credit_s=10)
     await put(queue, "patient", 5, cost=1.0)
@@ -242,7 +242,7 @@ async def test_a_credited_deadline_outlives_its_tenants_credit(connect: Connect)
     assert order[2].id == credited, "before an earlier deadline without credit"
 
 
-async def test_a_guaranteed_deadline_waits_for_none_but_those_that_came_before(
+async def test_guaranteed_deadline_waits_only_for_earlier_ones(
     connect: Connect,
 ) -> None:
     """The tenant is ahead by more than its credit: by turns its job would be last."""
@@ -275,7 +275,7 @@ async def test_a_job_that_the_pool_may_not_take_holds_up_no_guaranteed_deadline(
     assert [claim.job.id for claim in await serve(queue)] == [cold]
 
 
-async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) -> None:
+async def test_slow_pool_skips_jobs_for_a_faster_one(queue: Queue) -> None:
     (tight,) = await put(queue, "a", deadline_at=time.time() + 30, run_s=20.0)
     (easy,) = await put(queue, "a")
     assert [claim.job.id for claim in await serve(queue, slowness=2.0)] == [easy]
@@ -283,7 +283,7 @@ async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) ->
     assert [claim.job.id for claim in await serve(queue)] == [tight]
 
 
-async def test_a_pool_may_be_slow_at_some_things_alone(queue: Queue) -> None:
+async def test_slowness_is_per_bucket(queue: Queue) -> None:
     fields = {"deadline_at": time.time() + 30, "run_s": 20.0}
     (clip,) = await put(queue, "a", bucket="clip", **fields)
     (picture,) = await put(queue, "a", bucket="picture", **fields)
@@ -306,7 +306,7 @@ async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -
     assert await serve(queue, slowness=2.0) == []
 
 
-async def test_a_slow_pool_takes_what_it_can_still_end_in_time(queue: Queue) -> None:
+async def test_slow_pool_takes_jobs_that_it_can_finish_in_time(queue: Queue) -> None:
     """Five of ten seconds' work remain: at half the speed they fit into fifteen."""
     await put(queue, "a", deadline_at=time.time() + 15, run_s=10.0, steps=4)
     (claim,) = await queue.claim("pool", MODEL, 1)
@@ -316,7 +316,7 @@ async def test_a_slow_pool_takes_what_it_can_still_end_in_time(queue: Queue) -> 
     assert again.job.id == claim.job.id
 
 
-async def test_who_is_beyond_its_credit_hides_no_deadline_of_others(connect: Connect) -> None:
+async def test_tenant_without_credit_does_not_block_other_deadlines(connect: Connect) -> None:
     queue = await connect(deadline_credit_s=10)
     await put(queue, "plain", 3, cost=1.0)
     await put(queue, "modest", cost=5.0, deadline_at=time.time() + 50, run_s=1.0)
@@ -361,7 +361,7 @@ def adapted(*digests: str) -> dict[str, object]:
     }
 
 
-async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect: Connect) -> None:
+async def test_jobs_with_loaded_adapters_go_first_for_a_limited_time(connect: Connect) -> None:
     queue = await connect(affinity_s=3600)
     (cold,) = await put(queue, "a", **adapted("ink", "rare"))
     (warm,) = await put(queue, "a", **adapted("ink"))
@@ -375,7 +375,7 @@ async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect:
     assert order == [cold, warm]
 
 
-async def test_loaded_adapters_bring_no_tenant_before_another(connect: Connect) -> None:
+async def test_loaded_adapters_do_not_reorder_tenants(connect: Connect) -> None:
     """Adapters do not change the order of tenants or buckets, only that of a tenant's jobs in one
     bucket."""
     queue = await connect(affinity_s=60)
@@ -385,6 +385,6 @@ async def test_loaded_adapters_bring_no_tenant_before_another(connect: Connect) 
     assert [claim.job.id for claim in await serve(queue, adapters=["ink"])] == [first]
 
 
-async def test_a_job_whose_adapter_is_nowhere_does_not_wait(queue: Queue) -> None:
+async def test_job_with_an_unloaded_adapter_does_not_wait(queue: Queue) -> None:
     (cold,) = await put(queue, "a", **adapted("rare"))
     assert [claim.job.id for claim in await serve(queue)] == [cold]

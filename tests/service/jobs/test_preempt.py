@@ -50,7 +50,7 @@ async def preempt(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str
     return await queue.preempt(FullPool(**full), RATIO, room_s=60)
 
 
-async def test_a_long_one_of_low_priority_makes_room_for_a_short_one(queue: Queue) -> None:
+async def test_low_priority_job_is_preempted_for_a_shorter_one(queue: Queue) -> None:
     clip = await running(queue, CLIP)
     assert await preempt(queue, clip) is None
     picture = await put(queue, PICTURE)
@@ -77,7 +77,7 @@ async def test_a_long_one_of_low_priority_makes_room_for_a_short_one(queue: Queu
         "of a cold bucket it waits for another pool", "another model's",
     ],
 )  # fmt: skip
-async def test_for_these_nothing_is_put_aside(queue: Queue, picture: dict[str, Any]) -> None:
+async def test_jobs_that_preempt_nothing(queue: Queue, picture: dict[str, Any]) -> None:
     clip = await running(queue, CLIP)
     await put(queue, PICTURE, **picture)
     assert await preempt(queue, clip) is None
@@ -123,7 +123,7 @@ async def test_a_deadline_of_the_held_one_is_not_broken(queue: Queue) -> None:
     assert await preempt(queue, tight) is None, "four times that is too late"
 
 
-async def test_one_pool_makes_room_for_each(queue: Queue) -> None:
+async def test_each_preemption_uses_another_pool(queue: Queue) -> None:
     first, second = [await running(queue, CLIP, pool) for pool in ("one", "two")]
     picture = await put(queue, PICTURE)
     assert await preempt(queue, first, pool="one") == (first.job.id, picture.id)
@@ -133,7 +133,7 @@ async def test_one_pool_makes_room_for_each(queue: Queue) -> None:
     assert await preempt(queue, second, pool="two") == (second.job.id, another.id)
 
 
-async def test_of_several_the_lowest_priority_and_the_longest_to_go(queue: Queue) -> None:
+async def test_lowest_priority_and_longest_job_is_preempted(queue: Queue) -> None:
     claims = [await running(queue, CLIP, priority=level) for level in (NORMAL, LOW, LOW)]
     picture = await put(queue, PICTURE, priority=HIGH)
     pairs = zip(claims, (90, 60, 70), strict=True)
@@ -159,7 +159,7 @@ async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
     ("waited_s", "ran_s", "is_put_aside"),
     [(590, 0, True), (610, 0, False), (590, 1000, True), (610, 1000, False)],
 )
-async def test_what_has_waited_for_as_long_as_priority_lets_it_is_put_aside_no_more(
+async def test_long_waiting_job_is_not_preempted(
     connect: Connect, empty_redis: Redis, waited_s: float, ran_s: float, is_put_aside: bool
 ) -> None:
     """Age the job in Redis by that time of waiting and running."""
@@ -193,7 +193,7 @@ async def test_low_priority_never_starves(connect: Connect) -> None:
     assert (clip.job.attempts, clip.job.deaths) == (1, [])
 
 
-async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
+async def test_fair_share_takes_precedence_over_priority(queue: Queue) -> None:
     """A tenant that is ahead by more than priority is worth preempts no other tenant's job."""
     await put(queue, PICTURE, tenant="waits", priority=LOW)  # so that shares are remembered
     await running(queue, PICTURE, tenant="greedy", cost=200.0, priority=HIGH)
@@ -204,9 +204,7 @@ async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
     assert await preempt(queue, clip) == (clip.job.id, light.id)
 
 
-async def test_what_is_kept_of_a_job_with_a_deadline_may_start_later(
-    queue: Queue, empty_redis: Redis
-) -> None:
+async def test_job_with_a_snapshot_may_start_later(queue: Queue, empty_redis: Redis) -> None:
     clip = await running(queue, CLIP, **soon(1000), steps=4)
     await queue.snapshot(clip, [a_snapshot(clip, step=3)])
     await queue.release(clip, preempted=True)
@@ -215,7 +213,7 @@ async def test_what_is_kept_of_a_job_with_a_deadline_may_start_later(
 
 
 @pytest.mark.parametrize("credit_s", [0, 20, 300])
-async def test_the_next_claim_takes_what_room_was_made_for(
+async def test_next_claim_takes_the_job_that_preempted(
     connect: Connect, empty_redis: Redis, credit_s: float
 ) -> None:
     """Random queues: tenants ahead or behind, deadlines, warm and cold buckets, several images,

@@ -50,7 +50,7 @@ async def test_position_counts_jobs_of_the_model_ahead(queue: Queue) -> None:
     assert await queue.rank(first) == 0
 
 
-async def test_a_clock_that_steps_back_reorders_nothing(queue: Queue, empty_redis: Redis) -> None:
+async def test_clock_set_back_keeps_the_order(queue: Queue, empty_redis: Redis) -> None:
     first, _ = await queue.put(a_job())
     ahead_us = (first.created_at + 3600) * 1_000_000  # as if accepted before the clock was set back
     await empty_redis.zadd(f"{PREFIX}jobs", {first.id: ahead_us})
@@ -75,7 +75,7 @@ async def test_a_full_queue_refuses_more_of_that_model(connect: Connect) -> None
     await queue.put(a_job())
 
 
-async def test_a_full_queue_keeps_nobody_out_who_has_less_than_an_even_share(
+async def test_full_queue_admits_tenants_below_their_share(
     connect: Connect,
 ) -> None:
     queue = await connect(max_queued=6)
@@ -126,7 +126,7 @@ async def test_tenants_do_not_share_keys(queue: Queue) -> None:
     assert first.id != second.id
 
 
-async def test_one_of_many_at_once_is_new(connect: Connect) -> None:
+async def test_one_of_many_concurrent_puts_is_new(connect: Connect) -> None:
     queues = [await connect() for _ in range(2)]
     answers = await asyncio.gather(
         *(queues[i % 2].put(a_job(), idempotency_key="k", digest="d") for i in range(30))
@@ -143,7 +143,7 @@ async def test_a_key_leaves_with_its_job(queue: Queue) -> None:
     assert (await queue.get(second.id)) == second
 
 
-async def test_a_job_that_goes_leaves_a_newer_jobs_key(connect: Connect, queue: Queue) -> None:
+async def test_deleted_job_keeps_the_key_of_a_newer_one(connect: Connect, queue: Queue) -> None:
     brief = await connect(idempotency_s=0.001)
     old, _ = await brief.put(a_job(), idempotency_key="k", digest="d")
     new = False

@@ -64,7 +64,7 @@ async def test_the_bound_holds_for_puts_at_once(queue: Queue) -> None:
     assert (await queue.quota_usage(TENANT, five)).queued == 5
 
 
-async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
+async def test_quota_error_has_the_current_usage(queue: Queue) -> None:
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=10)
     oldest = await put(queue, limits, cost=4)
     await put(queue, limits, cost=4)
@@ -77,7 +77,7 @@ async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
     )
 
 
-async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) -> None:
+async def test_hourly_quota_counts_promised_and_used_seconds(queue: Queue) -> None:
     first = await put(queue, TEN_SECONDS, cost=6)
     second = await put(queue, TEN_SECONDS, cost=6)  # accepted while any quota is left
     error = await refused(queue, TEN_SECONDS, cost=0.1)
@@ -95,7 +95,7 @@ async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) ->
     await refused(queue, TEN_SECONDS)
 
 
-async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> None:
+async def test_quota_error_has_the_retry_time(queue: Queue, empty_redis: Redis) -> None:
     for _ in range(3):
         await put(queue, TEN_SECONDS, cost=1)
     for claim in await queue.claim("pool", MODEL, 3):
@@ -120,7 +120,7 @@ async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> Non
     await put(queue, TEN_SECONDS)
 
 
-async def test_a_job_that_was_stopped_counts_as_far_as_it_came(queue: Queue) -> None:
+async def test_stopped_job_counts_its_progress(queue: Queue) -> None:
     job = await put(queue, TEN_SECONDS, cost=8, steps=28)
     (claim,) = await queue.claim("pool", MODEL, 1)
     await queue.progress(claim, 7, 28)
@@ -128,7 +128,7 @@ async def test_a_job_that_was_stopped_counts_as_far_as_it_came(queue: Queue) -> 
     assert await used(queue) == 2
 
 
-async def test_what_is_kept_of_a_stopped_job_was_used(queue: Queue) -> None:
+async def test_snapshot_of_a_stopped_job_counts_as_used(queue: Queue) -> None:
     job = await put(queue, TEN_SECONDS, cost=8, steps=28)
     (claim,) = await queue.claim("pool", MODEL, 1)
     await queue.snapshot(claim, [a_snapshot(claim, step=7)])
@@ -138,7 +138,7 @@ async def test_what_is_kept_of_a_stopped_job_was_used(queue: Queue) -> None:
     assert await used(queue) == 2
 
 
-async def test_what_is_sent_twice_counts_once(queue: Queue) -> None:
+async def test_repeated_calls_count_once(queue: Queue) -> None:
     job = a_job(tenant=TENANT, cost=2)
     for _ in range(2):
         await queue.put(job, limits=TEN_SECONDS)
@@ -272,7 +272,7 @@ async def test_bytes_count_from_acceptance_until_the_job_leaves(
     assert await stored(queue) == 0 and not await empty_redis.exists(f"{PREFIX}stored:{TENANT}")
 
 
-async def test_bytes_are_counted_where_there_is_no_quota(queue: Queue) -> None:
+async def test_bytes_are_counted_without_a_quota(queue: Queue) -> None:
     await keep(queue, 5000, TenantSettings())
     assert await stored(queue) == 5000
     with pytest.raises(QuotaExceeded):
@@ -285,7 +285,7 @@ async def test_bytes_of_puts_at_once_hold_the_bound(queue: Queue) -> None:
     assert await stored(queue) == 4 * 700
 
 
-async def test_finished_pictures_of_a_job_that_fails_leave_the_store(queue: Queue) -> None:
+async def test_finished_images_of_a_failed_job_are_deleted(queue: Queue) -> None:
     """Otherwise no quota would count them, and no client could fetch them."""
     job = await keep(queue, 0)
     (claim,) = await queue.claim("pool", MODEL, 1)

@@ -24,7 +24,7 @@ from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 
 
-async def test_a_lapsed_job_goes_back_to_its_place(queue: Queue, hasty: Queue) -> None:
+async def test_lapsed_job_keeps_its_position(queue: Queue, hasty: Queue) -> None:
     first, _ = await queue.put(a_job())
     second, _ = await queue.put(a_job())
     (claim,) = await hasty.claim("dead", MODEL, 1)
@@ -57,7 +57,7 @@ async def test_a_job_that_kills_its_pools_is_set_aside(hasty: Queue) -> None:
     assert last.data["error"] == ended.error.model_dump(mode="json")
 
 
-async def test_drains_and_failures_are_no_deaths(hasty: Queue) -> None:
+async def test_drains_and_failures_are_not_crashes(hasty: Queue) -> None:
     job, _ = await hasty.put(a_job())
     for end in (hasty.release, hasty.release, partial(hasty.fail, error=FAILURE, retry=True)):
         (claim,) = await hasty.claim("pool", MODEL, 1)
@@ -83,7 +83,7 @@ async def test_a_job_that_gets_further_is_not_to_blame(hasty: Queue) -> None:
     assert (await hasty.get(job.id)).state is JobState.FAILED, "no progress since the last crash"
 
 
-async def test_who_was_beside_a_death_goes_alone(queue: Queue, hasty: Queue) -> None:
+async def test_jobs_of_a_crashed_worker_run_separately(queue: Queue, hasty: Queue) -> None:
     """A job that crashes its workers does not take other jobs with it repeatedly."""
     jobs = [(await queue.put(a_job()))[0] for _ in range(2)]
     await hasty.claim("dead", MODEL, 2)
@@ -98,7 +98,7 @@ async def test_who_was_beside_a_death_goes_alone(queue: Queue, hasty: Queue) -> 
     assert [death.pool for death in claims[0][0].job.deaths] == ["dead"]
 
 
-async def test_a_suspect_is_not_taken_beside_another(queue: Queue, hasty: Queue) -> None:
+async def test_suspects_are_not_claimed_together(queue: Queue, hasty: Queue) -> None:
     suspect, _ = await queue.put(a_job())
     await hasty.claim("dead", MODEL, 1)
     await hasty.reap()
@@ -111,7 +111,7 @@ def busy() -> bool:
     return True
 
 
-async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: Queue) -> None:
+async def test_suspect_is_not_claimed_by_a_busy_worker(connect: Connect, hasty: Queue) -> None:
     """Even first in order it waits, since another worker may be free. It blocks no other job."""
     queue = await connect(affinity_s=1000)
     suspect, _ = await queue.put(a_job())
@@ -127,7 +127,7 @@ async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: 
 
 
 @pytest.mark.parametrize("deadline_s", [None, 1000])
-async def test_one_busy_pool_makes_room_for_a_suspect_that_has_waited(
+async def test_busy_worker_drains_for_a_waiting_suspect(
     hasty: Queue, connect: Connect, deadline_s: float | None
 ) -> None:
     """The busy worker claims nothing until it is idle; other workers continue."""
@@ -199,7 +199,7 @@ async def check_waits_for_its_pools(url: str, job: Job) -> None:
     await queue.close()
 
 
-async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> None:
+async def test_restarted_server_waits_for_its_pools(tmp_path: Path) -> None:
     """The server was down for longer than the leases last."""
     with embedded(tmp_path) as url:
         job = await claimed(url)
@@ -222,7 +222,7 @@ async def test_a_server_that_stood_still_waits_for_its_pools(tmp_path: Path) -> 
         await check_waits_for_its_pools(url, job)
 
 
-async def test_who_is_heard_after_a_silence_may_die(hasty: Queue, connect: Connect) -> None:
+async def test_crash_after_an_outage_is_counted(hasty: Queue, connect: Connect) -> None:
     """An outage excuses only jobs claimed before it."""
     easily_alarmed = await connect(lease_s=1e-6, reap_every_s=1e-6)
     await hasty.put(a_job())
@@ -259,7 +259,7 @@ async def test_more_than_one_batch(connect: Connect) -> None:
     assert len(await hasty.list(limit=1000, only=JobFilter(state=JobState.QUEUED))) == 450
 
 
-async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect: Connect) -> None:
+async def test_store_keys_are_returned_until_deleted(queue: Queue, connect: Connect) -> None:
     await queue.put(a_job())
     (claim,) = await queue.claim("pool", MODEL, 1)
     output = an_output(claim.job)
@@ -275,7 +275,7 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
     assert await queue.get(claim.job.id) is None
 
 
-async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
+async def test_files_of_an_unsubmitted_job_are_deleted(
     queue: Queue, connect: Connect, empty_redis: Redis
 ) -> None:
     """A front end crashed after it stored files and before it submitted the job."""
@@ -292,7 +292,7 @@ async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
     assert not await empty_redis.exists("{atelier}:deposits")
 
 
-async def test_nothing_leaks(
+async def test_no_keys_leak(
     queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:
     """After jobs with every kind of end, and their retention, only the models are left."""

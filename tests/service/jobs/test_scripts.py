@@ -98,7 +98,7 @@ def test_header_code_and_dataclass_agree(name: str) -> None:
     check(CLASSES[name], TEXTS[name])
 
 
-def test_every_script_is_given_the_common_arguments() -> None:
+def test_every_script_has_the_common_arguments() -> None:
     check(Common, TEXTS["common"])
     assert used("\n".join(TEXTS.values()), {}) >= typed(Common, is_text=False).keys()
 
@@ -151,7 +151,7 @@ def test_an_example_agrees() -> None:
         "the code does not read it",
     ],
 )  # fmt: skip
-def test_what_does_not_agree_is_found(right: str, wrong: str) -> None:
+def test_mismatch_is_detected(right: str, wrong: str) -> None:
     assert right in EXAMPLE
     with pytest.raises(AssertionError):
         check(Example, EXAMPLE.replace(right, wrong, 1))
@@ -183,7 +183,7 @@ for i = 1, 2 do table[i] = i end
         ("return 1\n", False, False),
     ],
 )
-def test_a_script_has_what_it_reaches_of_shared_text(
+def test_script_includes_only_the_shared_text_it_reaches(
     own: str, has_reached: bool, has_other: bool
 ) -> None:
     text = composed([SHARED], own)

@@ -29,7 +29,7 @@ from service.settings.settings import Settings
 from service.webhooks.secrets import WebhookSecrets
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import MODEL, a_job
-from tests.service.jobs.test_twice import life
+from tests.service.jobs.test_lost_responses import life
 from tests.service.jobs.tls import Certificates, behind_tls
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,7 +84,7 @@ async def opened(redis: RedisSettings, **queue: Any) -> Queue:
     return await Queue.open(Settings(redis=redis, queue=QueueSettings(**queue)))
 
 
-async def test_a_whole_life_by_tls_with_the_least_rights(
+async def test_tls_with_least_privileges(
     secure: RedisSettings, queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:
     expected = await life(queue, hasty, a_spec)
@@ -220,7 +220,7 @@ async def test_acceptance_waits_for_replicas_with_the_least_rights(secure: Redis
     await queue.close()
 
 
-async def test_a_file_that_is_away_is_no_more_than_a_redis_that_is_away(
+async def test_missing_password_file_is_retried_like_a_lost_redis(
     secure: RedisSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "password"
@@ -251,7 +251,9 @@ async def test_a_server_that_wants_a_certificate(
             await opened(settings)
 
 
-async def test_a_server_that_nobody_vouches_for(secure: RedisSettings, tmp_path: Path) -> None:
+async def test_untrusted_server_certificate_is_rejected(
+    secure: RedisSettings, tmp_path: Path
+) -> None:
     other = Certificates(tmp_path)
     for ca_file in (other.file("ca"), None):
         with pytest.raises(ConfigError, match="certificate verify failed") as error:
@@ -280,14 +282,14 @@ async def test_a_server_whose_certificate_has_expired(
             await opened(settings)
 
 
-async def test_plain_text_to_a_server_that_wants_tls_is_told_apart(port: int) -> None:
+async def test_plaintext_to_a_tls_server_is_reported(port: int) -> None:
     plain = RedisSettings(url=f"redis://127.0.0.1:{port}")
     async with connection.client(plain) as redis:
         with pytest.raises(connection.RedisUnreachable, match="rediss:// if it requires TLS"):
             await connection.check(redis, plain)
 
 
-async def test_tls_to_a_server_that_speaks_none_is_told_apart(redis_url: str) -> None:
+async def test_tls_to_a_plaintext_server_is_reported(redis_url: str) -> None:
     async with behind_tls(redis_url, None) as port:
         settings = RedisSettings(url=f"rediss://127.0.0.1:{port}")
         async with connection.client(settings) as redis:
@@ -295,7 +297,7 @@ async def test_tls_to_a_server_that_speaks_none_is_told_apart(redis_url: str) ->
                 await connection.check(redis, settings)
 
 
-async def test_an_authority_that_vouches_for_one_server_needs_no_name(
+async def test_single_server_ca_needs_no_host_name(
     secure: RedisSettings, certificates: Certificates, redis_url: str, tmp_path: Path
 ) -> None:
     """Example: Memorystore, whose certificate does not contain the IP that clients connect to."""
@@ -310,7 +312,7 @@ async def test_an_authority_that_vouches_for_one_server_needs_no_name(
 
 
 @pytest.mark.parametrize("fields", [{"password": "wrong"}, {"username": "nobody"}])
-async def test_who_is_not_let_in_is_told_which_setting(
+async def test_rejected_login_names_the_setting(
     secure: RedisSettings, fields: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"redis\.username, redis\.password") as error:
@@ -318,15 +320,13 @@ async def test_who_is_not_let_in_is_told_which_setting(
     assert PASSWORD not in str(error.value) and "wrong" not in str(error.value)
 
 
-async def test_a_user_with_too_few_rights_is_told_so(
-    secure: RedisSettings, empty_redis: Redis
-) -> None:
+async def test_missing_acl_rights_are_reported(secure: RedisSettings, empty_redis: Redis) -> None:
     await empty_redis.execute_command("ACL", "SETUSER", "atelier", "-info")
     with pytest.raises(ConfigError, match="the rights in its ACL"):
         await opened(secure)
 
 
-async def test_a_process_takes_it_from_its_supervisor_and_tells_nobody(
+async def test_supervisor_passes_credentials_without_leaking_them(
     secure: RedisSettings, queue: Queue, a_spec: ModelSpec, tmp_path: Path
 ) -> None:
     """Start a front end with API keys and webhooks, so that every Redis client is in use."""

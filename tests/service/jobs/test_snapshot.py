@@ -34,7 +34,7 @@ async def test_a_later_claim_finds_it(queue: Queue) -> None:
     assert again.job.step == 14 + 6, "the steps in snapshots"
 
 
-async def test_what_it_replaces_leaves_the_store(queue: Queue) -> None:
+async def test_replaced_snapshot_is_deleted(queue: Queue) -> None:
     await queue.put(a_job(images=2))
     (claim,) = await queue.claim("pool", MODEL, 2)
     first, second = a_snapshot(claim, 0, 3), a_snapshot(claim, 1, 4)
@@ -67,7 +67,7 @@ async def test_not_past_the_deadline(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["finish", "fail", "cancel", "delete", "expire"])
-async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
+async def test_ended_job_accepts_no_snapshot(queue: Queue, how: str) -> None:
     job, _ = await queue.put(a_job())
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await queue.snapshot(claim, [a_snapshot(claim)])
@@ -91,7 +91,7 @@ async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
     assert not await queue.snapshot(claim, [a_snapshot(claim)])
 
 
-async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: Redis) -> None:
+async def test_snapshot_is_charged_once(queue: Queue, empty_redis: Redis) -> None:
     """A quarter is resumed and the rest repeated: the charge equals that of an undisturbed job."""
 
     async def tag() -> float:

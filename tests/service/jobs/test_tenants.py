@@ -20,7 +20,7 @@ def adding(name: str, **values: object) -> object:
     return lambda records: records | {name: TenantSettings(**values)}
 
 
-async def test_a_record_stands_before_the_file(empty_redis: Redis) -> None:
+async def test_record_overrides_the_settings_file(empty_redis: Redis) -> None:
     records, tenants = TenantRecords(empty_redis), Tenants(FILE, empty_redis, max_age_s=0)
     assert await tenants.of("acme") == FILE["acme"]
     assert (await tenants.of("other")).max_queued == 1
@@ -36,7 +36,7 @@ async def test_a_record_stands_before_the_file(empty_redis: Redis) -> None:
     assert await Tenants({}, empty_redis, max_age_s=0).of("acme") == TenantSettings()
 
 
-async def test_a_copy_is_as_old_as_it_may_be(empty_redis: Redis) -> None:
+async def test_copy_has_a_maximum_age(empty_redis: Redis) -> None:
     records = TenantRecords(empty_redis)
     old, new = (Tenants({}, empty_redis, max_age_s) for max_age_s in (FOREVER, 0))
     assert (await old.of("acme"), await new.of("acme")) == (TenantSettings(), TenantSettings())
@@ -46,7 +46,7 @@ async def test_a_copy_is_as_old_as_it_may_be(empty_redis: Redis) -> None:
     assert (await new.of("acme")).max_queued == new.cached("acme").max_queued == 7
 
 
-async def test_a_redis_that_was_emptied_is_seen(empty_redis: Redis) -> None:
+async def test_flushed_redis_is_noticed(empty_redis: Redis) -> None:
     tenants = Tenants({}, empty_redis, max_age_s=0)
     await TenantRecords(empty_redis).change(adding("acme", max_queued=7))
     assert (await tenants.of("acme")).max_queued == 7
@@ -54,7 +54,7 @@ async def test_a_redis_that_was_emptied_is_seen(empty_redis: Redis) -> None:
     assert (await tenants.of("acme")).max_queued is None
 
 
-async def test_nobody_undoes_what_others_change(empty_redis: Redis) -> None:
+async def test_concurrent_changes_are_all_kept(empty_redis: Redis) -> None:
     """Concurrent changes of different tenants are all kept."""
     names = [f"tenant-{number}" for number in range(20)]
     await asyncio.gather(
@@ -65,7 +65,7 @@ async def test_nobody_undoes_what_others_change(empty_redis: Redis) -> None:
     assert await records.changes() == len(names)
 
 
-async def test_what_is_wrong_changes_nothing(empty_redis: Redis) -> None:
+async def test_invalid_change_is_rejected(empty_redis: Redis) -> None:
     records = TenantRecords(empty_redis)
     await records.change(adding("acme", weight=3))
 

@@ -87,7 +87,7 @@ async def test_progress_past_the_deadline_expires(queue: Queue) -> None:
     assert not await queue.finish(claim, [], USAGE)
 
 
-async def test_renew_tells_what_is_lost(queue: Queue) -> None:
+async def test_renew_returns_lost_claims(queue: Queue) -> None:
     current = await claimed(queue)
     stopped = await claimed(queue)
     late = await claimed(queue)
@@ -98,7 +98,7 @@ async def test_renew_tells_what_is_lost(queue: Queue) -> None:
     assert await queue.renew([]) == []
 
 
-async def test_renew_tells_a_stale_claim_from_the_next_one(queue: Queue) -> None:
+async def test_renew_distinguishes_stale_and_current_claims(queue: Queue) -> None:
     stale = await claimed(queue)
     await queue.release(stale)
     (held,) = await queue.claim("pool", MODEL, 1)
@@ -183,7 +183,7 @@ async def test_cancel_a_running_job(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["finish", "fail", "cancel"])
-async def test_cancel_leaves_an_ended_job_alone(queue: Queue, how: str) -> None:
+async def test_cancel_does_not_change_an_ended_job(queue: Queue, how: str) -> None:
     claim = await ended_by(queue, how)
     before = await queue.get(claim.job.id)
     assert await queue.cancel(claim.job.id) == before

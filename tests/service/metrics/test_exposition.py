@@ -81,7 +81,7 @@ async def test_latencies_have_traces_as_exemplars(http: httpx.AsyncClient, pool:
     )
 
 
-async def test_a_trace_that_is_not_recorded_is_none(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_unrecorded_trace_gives_no_exemplar(http: httpx.AsyncClient, pool: StandIn) -> None:
     await generate(http, secrets.token_hex(16), "00")
     assert not [sample for sample in await scraped(http) if sample.exemplar]
 
@@ -111,7 +111,7 @@ async def test_both_formats_have_the_same_series(http: httpx.AsyncClient, pool: 
         f"{PROTOBUF};q=0", f"{PROTOBUF};q=0.5,text/plain", f"{PROTOBUF};q=x;q=0.1,*/*",
     ],
 )  # fmt: skip
-def test_whoever_wants_something_else_gets_text(accept: str | None) -> None:
+def test_other_accept_headers_get_text(accept: str | None) -> None:
     registry = CollectorRegistry()
     Histogram("a", "A.", registry=registry).observe(1, {"trace_id": "0"})
     body, content_type = page(registry, accept)
@@ -133,7 +133,7 @@ def test_whoever_wants_something_else_gets_text(accept: str | None) -> None:
         f"text/plain, {PROTOBUF};q=odd",
     ],
 )
-def test_whoever_likes_protobuf_best_gets_it(accept: str) -> None:
+def test_preferred_protobuf_is_served(accept: str) -> None:
     registry = CollectorRegistry()
     Histogram("a", "A.", registry=registry).observe(1, {"trace_id": "0"})
     body, content_type = page(registry, accept)

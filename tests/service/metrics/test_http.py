@@ -37,9 +37,7 @@ async def samples(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_what_may_happen_is_told_before_it_does(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_counters_exist_before_the_first_job(http: httpx.AsyncClient, queue: Queue) -> None:
     """A registered model's counters exist from the first scrape, even without workers and jobs."""
     await queue.register("pool", SPEC, ready=True)
     await queue.unregister("pool", MODEL)
@@ -62,7 +60,7 @@ async def test_what_may_happen_is_told_before_it_does(
         assert metrics[sample] == 0, sample
 
 
-async def test_what_a_model_is_held_against_is_told(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_objectives_are_exported(http: httpx.AsyncClient, queue: Queue) -> None:
     """Objectives come from the workers' settings, or from defaults."""
     aim = Aim(objective_s=25, cold_start_s=2700)
     for spec in (SPEC.model_copy(update={"aim": aim}), VIDEO):
@@ -74,7 +72,7 @@ async def test_what_a_model_is_held_against_is_told(http: httpx.AsyncClient, que
     assert metrics["atelier_cold_start_seconds", VIDEO.name] == 900
 
 
-async def test_a_life_is_counted_by_its_end(
+async def test_job_is_counted_by_its_end_state(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     pool.may_finish.clear()
@@ -156,7 +154,7 @@ REFUSED: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("door", REFUSED)
-async def test_refused_bodies_are_counted_under_the_model_that_they_name(
+async def test_refused_bodies_count_for_the_model_they_name(
     door: str, http: httpx.AsyncClient, queue: Queue
 ) -> None:
     for spec in (SPEC, VIDEO):
@@ -168,7 +166,7 @@ async def test_refused_bodies_are_counted_under_the_model_that_they_name(
     assert counts == {MODEL: 1}
 
 
-async def test_refused_bodies_that_name_no_model_of_ours_are_of_none(
+async def test_refused_bodies_without_a_known_model_count_for_none(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     for spec in (SPEC, VIDEO):
@@ -215,7 +213,7 @@ async def test_a_hostile_client_adds_no_series(http: httpx.AsyncClient, pool: St
     assert not [sample for sample in after if "alt" in "".join(sample)]
 
 
-async def test_tenants_are_told_by_the_classes_of_the_settings(
+async def test_tenants_are_labelled_by_class(
     settings: Settings,
     queue: Queue,
     redis_url: str,
@@ -249,7 +247,7 @@ async def test_tenants_are_told_by_the_classes_of_the_settings(
     assert metrics["atelier_jobs_accepted_total", MODEL, "gold"] == 2
     assert metrics["atelier_jobs_accepted_total", MODEL, "default"] == len(NAMES) - 2
     assert not [sample for sample in metrics if "tenant-" in "".join(sample)]
-    assert {job.tenant_class for job in pool.seen if job.tenant in named} == {"gold"}
+    assert {job.tenant_class for job in pool.received if job.tenant in named} == {"gold"}
 
 
 async def test_promtool_has_no_objection(http: httpx.AsyncClient, pool: StandIn) -> None:

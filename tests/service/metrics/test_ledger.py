@@ -28,7 +28,7 @@ async def succeed(queue: Queue, http: httpx.AsyncClient) -> None:
     await queue.finish(claim, [an_output(claim.job)], Usage(steps=1, device_seconds=2.5))
 
 
-async def test_what_a_job_delivered_and_used(queue: Queue, http: httpx.AsyncClient) -> None:
+async def test_delivered_and_used_totals_of_a_job(queue: Queue, http: httpx.AsyncClient) -> None:
     await queue.register("pool", SPEC, ready=True)
     paid = {"outcome": "succeeded", "payer": "tenant"}
     for count in range(3):
@@ -40,7 +40,7 @@ async def test_what_a_job_delivered_and_used(queue: Queue, http: httpx.AsyncClie
         await succeed(queue, http)
 
 
-async def test_a_front_end_that_comes_later_tells_the_same(
+async def test_new_front_end_exports_the_same_ledger(
     queue: Queue, http: httpx.AsyncClient, app: FastAPI
 ) -> None:
     await queue.register("pool", SPEC, ready=True)
@@ -49,7 +49,7 @@ async def test_a_front_end_that_comes_later_tells_the_same(
     assert await metric_value(http, "atelier_images_total") == 1
 
 
-async def test_nothing_is_told_while_redis_is_away(
+async def test_no_ledger_metrics_without_redis(
     queue: Queue, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await queue.register("pool", SPEC, ready=True)

@@ -115,7 +115,7 @@ def test_the_bytes() -> None:
 
 
 @pytest.mark.parametrize("values", [(), (-1, -1, -8), (math.inf,), (math.nan, 1)])
-def test_whatever_was_observed_is_written(values: tuple[float, ...]) -> None:
+def test_every_observation_is_exported(values: tuple[float, ...]) -> None:
     registry = CollectorRegistry()
     histogram = Histogram("h", "H.", registry=registry)
     for value in values:
@@ -210,7 +210,7 @@ def test_text_pages_are_the_clients_own(accept: str | None) -> None:
 
 
 @pytest.mark.parametrize("registry", [Telemetry().registry, REGISTRY], ids=["front end", "pool"])
-def test_every_histogram_of_ours_has_both_kinds(registry: CollectorRegistry) -> None:
+def test_every_histogram_has_both_kinds(registry: CollectorRegistry) -> None:
     families = [metric for metric in registry.collect() if metric.type == "histogram"]
     assert len(families) >= 6
     assert [metric.name for metric in families if not isinstance(metric, NativeFamily)] == []

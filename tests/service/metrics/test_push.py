@@ -84,7 +84,7 @@ def test_all_kinds_arrive_with_their_last_values(registry: CollectorRegistry) ->
     assert points[series("gen_ai.server.request.duration", **by_convention)].value == 0.5
 
 
-def test_what_redis_keeps_did_not_begin_with_the_process(registry: CollectorRegistry) -> None:
+def test_totals_in_redis_have_no_start_time(registry: CollectorRegistry) -> None:
     ledger = LedgerMetrics(registry)
     ledger.update(Totals({("images", "tiny", "default"): 7}, 0, 0.0), ["tiny"], ["default"])
     with collecting() as collector, pushing(settings(collector), registry, "atelier-test"):
@@ -99,7 +99,7 @@ def test_what_redis_keeps_did_not_begin_with_the_process(registry: CollectorRegi
     assert started == {sum_.name: {False} for sum_ in SUMS.values()}
 
 
-def test_it_comes_again_and_is_fresh(registry: CollectorRegistry) -> None:
+def test_push_repeats_with_fresh_values(registry: CollectorRegistry) -> None:
     """Gauges that need a refresh are refreshed before each push."""
     gauge = Gauge("asked", "Asked.", registry=registry)
 
@@ -134,7 +134,7 @@ def test_a_registry_that_fails_once_is_pushed_again(registry: CollectorRegistry)
         assert received(collector)[series("asked")].value == 7
 
 
-def test_a_collector_that_hangs_keeps_nobody(registry: CollectorRegistry) -> None:
+def test_hanging_collector_does_not_block_the_exit(registry: CollectorRegistry) -> None:
     """The collector accepts connections and never responds. The exit does not wait for the push's
     timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -173,7 +173,7 @@ def test_an_endpoint_has_a_path(endpoint: str, address: str) -> None:
 @pytest.mark.parametrize(
     "given", [{"otlp_endpoint": "collector:4318"}, {"push_every_s": 0}, {"push_every_s": -1}]
 )
-def test_what_cannot_be_is_refused(given: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(given))):
         MetricsSettings(**given)
 
@@ -187,12 +187,12 @@ with pushing(MetricsSettings(otlp_endpoint={endpoint!r}), CollectorRegistry(), "
 """
 
 
-def test_while_off_nothing_of_it_is_loaded() -> None:
+def test_disabled_push_loads_no_sdk() -> None:
     modules = loaded_after(PUSH.format(endpoint=None))
     assert modules.startswith("[") and "opentelemetry.sdk" not in modules
 
 
-def test_what_is_missing_is_named_at_the_start() -> None:
+def test_missing_package_is_named_at_start() -> None:
     message = loaded_after(PUSH.format(endpoint="http://127.0.0.1:9"), "opentelemetry.sdk")
     assert message.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
     assert "metrics.otlp_endpoint" in message and "pip install -e '.[otel]'" in message

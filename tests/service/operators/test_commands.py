@@ -47,7 +47,7 @@ async def stored(store: Store) -> list[AuditRecord]:
     return await AuditLog(store).of_day(NOW.date())
 
 
-def test_who_acts_is_whom_the_system_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_is_the_system_user(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("USER", "LOGNAME"):
         monkeypatch.setenv(name, "mallory")
     operator, host = operator_of_process(), socket.gethostname()
@@ -61,7 +61,7 @@ def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> 
     assert operator_of_process().name.startswith("uid 4000000001@")
 
 
-async def test_what_is_done_goes_to_the_store(
+async def test_finished_commands_are_stored(
     acts: CommandActs, empty_redis: Redis, store: Store
 ) -> None:
     begun, done = a_record(outcome="begun"), a_record()
@@ -74,7 +74,7 @@ async def test_what_is_done_goes_to_the_store(
     assert not await empty_redis.exists(keys.AUDIT)
 
 
-async def test_a_command_that_died_stays_begun(
+async def test_crashed_command_stays_begun(
     acts: CommandActs, empty_redis: Redis, store: Store
 ) -> None:
     young = a_record(id="a" * 12, outcome="begun", at=datetime.now(UTC) - CRASH_TIMEOUT / 2)
@@ -133,7 +133,7 @@ async def test_records_wait_for_a_store_that_is_away(
     ],
     ids=["a key's", "a request's", "another folder", "no time zone", "another id", "{}", "text"],
 )
-async def test_what_no_command_has_left_is_dropped(
+async def test_forged_records_are_dropped(
     acts: CommandActs, empty_redis: Redis, store: Store, made_up: str
 ) -> None:
     """A forged record in Redis cannot name a key, and does not block later records."""

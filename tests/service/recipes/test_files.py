@@ -42,7 +42,7 @@ def shown(data: bytes) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("content_type", TYPES)
-def test_a_recipe_is_read_as_it_was_written_and_moves_no_pixel(content_type: str) -> None:
+def test_recipe_round_trips_without_changing_pixels(content_type: str) -> None:
     data = bare(content_type)
     written = embed(data, content_type, recipe())
     assert (read_recipe(data), read_parameters(data)) == (None, None)
@@ -110,7 +110,7 @@ def test_a_jpeg_keeps_the_mark_of_a_recipe_that_does_not_fit() -> None:
     assert read_recipe(embed(bare("image/webp"), "image/webp", long)) == long
 
 
-def test_webm_stays_as_it_is() -> None:
+def test_webm_is_unchanged() -> None:
     assert "video/webm" not in EMBED
     assert embed(b"data", "video/webm", PLAIN) == b"data"
 
@@ -139,7 +139,7 @@ def test_a_comment_is_read_in_either_byte_order(order: str) -> None:
     assert read_parameters(file.getvalue()) == text
 
 
-def test_a_damaged_recipe_says_so() -> None:
+def test_damaged_recipe_raises() -> None:
     written = embed(bare("image/png"), "image/png", PLAIN)
     for broken in (b"</atelier:reci", b'{"fingerprint'):
         with pytest.raises(BrokenRecipe, match="the file's recipe cannot be read"):

@@ -24,7 +24,7 @@ Model hash: 84d76a0328, Model: v1-5, Clip skip: 2, Lora hashes: "ink: aad6f1a4b9
 Version: v1.10.1"""
 
 
-def test_what_we_write_is_what_it_would_have_written() -> None:
+def test_parameters_match_automatic1111() -> None:
     assert parameters_of(recipe(prompt="a fox", negative_prompt="grey,\nblurred")) == (
         "a fox <lora:ink:0.8>\n"
         "Negative prompt: grey,\nblurred\n"
@@ -34,7 +34,7 @@ def test_what_we_write_is_what_it_would_have_written() -> None:
     )
 
 
-def test_prompts_are_written_as_it_reads_the_same() -> None:
+def test_prompts_are_escaped_like_automatic1111() -> None:
     """Brackets of a plain prompt are text, which AUTOMATIC1111 writes with a backslash."""
     prompts = {"prompt": "a fox (35 mm)", "negative_prompt": "[grey]"}
     plain = parse_parameters(parameters_of(recipe(**prompts)))
@@ -45,7 +45,7 @@ def test_prompts_are_written_as_it_reads_the_same() -> None:
     assert weighted["Negative prompt"] == "[grey]"
 
 
-def test_numbers_are_written_as_they_are() -> None:
+def test_numbers_keep_all_digits() -> None:
     loras = [{"name": "ink", "scale": 0.1234567}]
     exact = recipe(prompt="a", guidance_scale=7.1234567, strength=1.0, loras=loras)
     parsed = parse_parameters(parameters_of(exact))
@@ -81,13 +81,13 @@ def test_steps_of_hires_fix_are_those_that_run() -> None:
         ({}, None),
     ],
 )
-def test_the_schedule_is_told_by_its_name_there(options: dict[str, Any], name: str | None) -> None:
+def test_schedule_has_its_automatic1111_name(options: dict[str, Any], name: str | None) -> None:
     scheduler = {"name": "euler", **options}
     parsed = parse_parameters(parameters_of(recipe(scheduler=scheduler)))
     assert parsed.get("Schedule type") == name
 
 
-def test_what_it_writes_is_read() -> None:
+def test_automatic1111_parameters_are_parsed() -> None:
     assert parse_parameters(THEIRS) == {
         "Prompt": "close-up photo of a fox, <lora:ink:0.8>\nin snow",
         "Negative prompt": "grey,\nblurred",
@@ -138,7 +138,7 @@ def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int
 
 @pytest.mark.timeout(60)  # by backtracking it would take hours
 @pytest.mark.parametrize("piece", ["a", " ", "a:", 'a:"', 'a:"\\",', "\n", "a: "])
-def test_a_hostile_text_is_read_in_no_time(piece: str) -> None:
+def test_hostile_text_is_parsed_fast(piece: str) -> None:
     parse_parameters(piece * 2**18)
 
 

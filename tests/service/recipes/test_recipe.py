@@ -19,7 +19,7 @@ def test_the_request_of_a_recipe_makes_that_image_again() -> None:
     assert (made.loras, made.images) == ({"ink": "ab" * 32}, {"image": "cd" * 32})
 
 
-def test_it_holds_nothing_of_the_client_and_no_image() -> None:
+def test_recipe_contains_no_client_data_and_no_images() -> None:
     text = recipe().to_json()
     assert "secret" not in text and "inputs" not in text and "inline" not in text
     assert not PRIVATE & json.loads(text)["request"].keys()
@@ -58,7 +58,7 @@ def test_json_and_back() -> None:
     assert Recipe.model_validate(newer) == original
 
 
-def test_what_is_switched_off_stays_so() -> None:
+def test_disabled_hires_stays_disabled() -> None:
     """Omission would apply the model's default to the recipe's request."""
     restored = Recipe.model_validate_json(recipe(hires=None).to_json())
     assert restored.request["hires"] is None

@@ -34,7 +34,7 @@ async def answered(app: FastAPI, work: Work, every_s: float) -> httpx.Response:
         return await client.get("/waits")
 
 
-async def test_a_bug_after_white_space_is_logged_and_told(
+async def test_exception_after_padding_is_logged_and_returned(
     app: FastAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> Response:

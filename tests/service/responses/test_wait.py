@@ -29,7 +29,7 @@ async def test_items_come_with_ticks_between_them() -> None:
     assert received[:3] == [0, None, None]
 
 
-async def test_a_wish_to_stop_ends_it_at_once() -> None:
+async def test_stop_event_ends_the_wait_at_once() -> None:
     stop = asyncio.Event()
     never = slowly([asyncio.Event()])
     asyncio.get_running_loop().call_later(0.01, stop.set)
@@ -37,7 +37,7 @@ async def test_a_wish_to_stop_ends_it_at_once() -> None:
         assert [item async for item in with_keep_alives(never, LONG_S, stop)] == []
 
 
-async def test_an_error_of_the_items_comes_through() -> None:
+async def test_error_of_the_items_is_raised() -> None:
     async def failing() -> AsyncIterator[int]:
         yield 1
         raise ValueError("broken")

@@ -103,18 +103,18 @@ def test_no_route_is_left_out(app: FastAPI) -> None:
     assert len(admin_routes) == len(ACTS + READS)
 
 
-async def test_an_operators_key_is_no_tenants(admin: httpx.AsyncClient) -> None:
+async def test_operator_key_has_no_tenant_access(admin: httpx.AsyncClient) -> None:
     for method, path in (("POST", "/v1/generate"), ("GET", "/v1/jobs"), ("GET", "/v1/loras")):
         answer = await admin.request(method, path, json={"prompt": "a cat"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "wrong_role")
 
 
-async def test_on_this_machine_everybody_is_one(http: httpx.AsyncClient) -> None:
+async def test_loopback_clients_are_operators(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/admin/overview")).status_code == 200
 
 
 @pytest.mark.parametrize(("host", "needs"), [("127.0.0.1", False), ("0.0.0.0", True)])
-async def test_whoever_lets_everybody_in_lets_no_operator_in(
+async def test_public_address_without_keys_has_no_operators(
     settings: Settings, queue: Queue, store: Store, redis_url: str, host: str, needs: bool
 ) -> None:
     """`--no-keys` at an address that others can reach."""
@@ -137,9 +137,7 @@ async def test_no_form_of_another_page_acts(
     assert answer.status_code == 415 and not await queue.pauses()
 
 
-async def test_jobs_of_all_tenants_without_what_they_draw(
-    admin: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_jobs_of_all_tenants_without_prompts(admin: httpx.AsyncClient, queue: Queue) -> None:
     secret = {"prompt": "a secret", "model": MODEL}
     ids = [await put(queue, tenant=name, request=secret) for name in ("a", "b", "a")]
     answer = await admin.get("/v1/admin/jobs", params={"limit": 2})
@@ -153,7 +151,7 @@ async def test_jobs_of_all_tenants_without_what_they_draw(
     assert (await admin.get("/v1/admin/jobs", params={"state": "odd"})).status_code == 422
 
 
-async def test_jobs_by_the_version_that_draws_them(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_jobs_by_serving_version(http: httpx.AsyncClient, queue: Queue) -> None:
     """Also after another version has taken a job over."""
 
     async def listed(**query: str) -> list[tuple[str, str, str]]:
@@ -228,7 +226,7 @@ async def test_pause_and_resume(
 
 
 @pytest.mark.parametrize(("things", "name"), [("models", MODEL), ("pools", "pool")])
-async def test_what_is_not_there_is_paused_when_it_comes(
+async def test_absent_pool_or_model_can_be_paused(
     admin: httpx.AsyncClient, queue: Queue, things: str, name: str
 ) -> None:
     """A pool that is restarting or scaled to zero."""
@@ -262,7 +260,7 @@ async def test_names_have_slashes(admin: httpx.AsyncClient, queue: Queue, name: 
 
 
 @pytest.mark.parametrize("name", ["", "%09", "x" * 201])
-async def test_what_cannot_be_a_name_is_not_paused(
+async def test_invalid_name_is_not_paused(
     admin: httpx.AsyncClient, queue: Queue, name: str
 ) -> None:
     answer = await admin.post(f"/v1/admin/pools/{name}/pause", json={})
@@ -321,7 +319,7 @@ async def test_an_adapter_is_evicted(admin: httpx.AsyncClient, queue: Queue) -> 
 
 
 @pytest.mark.changes_files
-async def test_what_cannot_be_written_down_does_not_happen(
+async def test_unaudited_change_does_not_happen(
     admin: httpx.AsyncClient, queue: Queue, tmp_path: Path
 ) -> None:
     job = await put(queue)
@@ -337,7 +335,7 @@ async def test_what_cannot_be_written_down_does_not_happen(
 @pytest.mark.parametrize(
     "body", [{"reson": "x"}, {"reason": "x" * 501}, {"drain": "perhaps"}, {"drain": 0}]
 )
-async def test_a_wrong_body_is_told(
+async def test_invalid_body_is_rejected(
     admin: httpx.AsyncClient, queue: Queue, body: dict[str, str]
 ) -> None:
     await queue.register("pool-1", SPEC, ready=True)

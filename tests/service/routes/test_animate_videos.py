@@ -36,7 +36,7 @@ async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) ->
     return await http.post("/v1/generate", json=fields, headers=headers)
 
 
-async def test_videos_are_kept_as_they_were_sent(
+async def test_videos_are_stored_unchanged(
     http: httpx.AsyncClient, pool: StandIn, store: Store
 ) -> None:
     behind = {"background_video": FIVE, "mask_video": IMAGE}
@@ -65,7 +65,7 @@ async def test_videos_are_kept_as_they_were_sent(
         ),
     ],
 )
-async def test_what_cannot_be_served_is_refused_by_field(
+async def test_unsupported_field_is_named(
     http: httpx.AsyncClient, pool: StandIn, changed: dict[str, Any], field: str, said: str
 ) -> None:
     body = {name: value for name, value in {**WHOLE, **changed}.items() if value is not None}

@@ -61,7 +61,7 @@ async def continue_job(http: httpx.AsyncClient, job: Job, **body: Any) -> httpx.
     return await http.post(f"/v1/jobs/{job.id}/continue", json=body)
 
 
-async def test_a_paused_job_shows_its_previews_and_when_they_leave(
+async def test_paused_job_has_previews_and_their_expiry(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     job = await paused(http, queue, store)
@@ -103,7 +103,7 @@ async def test_without_a_choice_all_images_are_finished(
     assert (await continue_job(http, parent)).json()["request"]["num_images"] == 4
 
 
-async def test_what_is_drawn_can_change_from_the_step_on(
+async def test_continuation_can_change_the_prompt(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
@@ -143,7 +143,7 @@ async def test_later_noise_can_have_another_seed(
         ({"prompt": "x" * 100_000}, "prompt", "characters at most"),
     ],
 )
-async def test_what_is_wrong_is_named(
+async def test_invalid_continuation_is_named(
     http: httpx.AsyncClient, queue: Queue, store: Store, body: dict[str, Any], field: str, said: str
 ) -> None:
     answer = await continue_job(http, await paused(http, queue, store), **body)
@@ -192,7 +192,7 @@ async def test_a_repeated_choice_is_one_job(
     assert other.json()["error"]["code"] == "idempotency_conflict"
 
 
-async def test_the_format_is_the_auditions_unless_it_is_named(
+async def test_format_defaults_to_the_audition_s(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store, output={"format": "webp", "quality": 60})
@@ -210,7 +210,7 @@ async def test_the_format_is_the_auditions_unless_it_is_named(
     assert job.request["output"]["format"] == "jpeg"
 
 
-async def test_drafts_count_while_they_are_there(
+async def test_drafts_count_as_stored_bytes_while_they_exist(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)

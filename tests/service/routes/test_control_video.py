@@ -60,7 +60,7 @@ async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) ->
 
 
 @pytest.mark.parametrize("mask", [encoded(clip("webm", 5)), IMAGE])
-async def test_videos_are_kept_as_they_were_sent(
+async def test_videos_are_stored_unchanged(
     http: httpx.AsyncClient, pool: StandIn, store: Store, mask: str
 ) -> None:
     sent = {"control_video": FIVE, "mask_video": mask, "conditioning_scale": [0.5]}
@@ -105,7 +105,7 @@ async def test_a_list_of_frames_is_kept_frame_by_frame(
         ({"reference_images": [LONG]}, "reference_images.0", "an aspect ratio of at most 4:1"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_by_field(
+async def test_unsupported_field_is_named(
     http: httpx.AsyncClient, pool: StandIn, body: dict[str, Any], field: str, said: str
 ) -> None:
     answer = await generate(http, **body)

@@ -57,15 +57,13 @@ async def stored(queue: Queue, answer: httpx.Response) -> Job:
     return job
 
 
-async def test_a_job_carries_what_it_is_predicted_to_cost(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_job_has_its_predicted_cost(http: httpx.AsyncClient, queue: Queue) -> None:
     single, double = [await stored(queue, await submit(http, num_images=n)) for n in (1, 2)]
     assert (single.cost, single.run_s) == (pytest.approx(RUN_S), pytest.approx(RUN_S))
     assert double.cost == pytest.approx(2 * RUN_S)
 
 
-async def test_without_costs_nothing_is_said_and_nothing_refused(
+async def test_without_costs_no_estimate_and_no_refusal(
     http: httpx.AsyncClient, queue: Queue, empty_redis: Any
 ) -> None:
     await empty_redis.flushall()
@@ -88,7 +86,7 @@ async def test_waits_add_up(http: httpx.AsyncClient, queue: Queue) -> None:
     await eventually(are_told)
 
 
-async def test_a_running_job_tells_what_is_left(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_running_job_has_its_remaining_time(http: httpx.AsyncClient, queue: Queue) -> None:
     job_id = (await submit(http)).json()["id"]
     (claim,) = await queue.claim(POOL, MODEL, 1)
 
@@ -102,7 +100,7 @@ async def test_a_running_job_tells_what_is_left(http: httpx.AsyncClient, queue: 
         assert await left_s() == seconds
 
 
-async def test_what_cannot_be_met_is_refused_until_it_can(
+async def test_unreachable_deadline_is_refused_until_it_fits(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     """Fifteen jobs of two seconds fit into thirty; the sixteenth must wait for one to end."""
@@ -125,7 +123,7 @@ async def test_what_cannot_be_met_is_refused_until_it_can(
     await eventually(is_taken)
 
 
-async def test_what_is_accepted_for_its_deadline_says_so(
+async def test_job_accepted_for_its_deadline_is_credited(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     assert (await stored(queue, await submit(http, deadline_s=30))).credited
@@ -157,13 +155,15 @@ async def test_a_full_queue_has_room_when_a_slot_is_free(
     await queue.close()
 
 
-async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient) -> None:
+async def test_deadline_overtakes_jobs_without_one(http: httpx.AsyncClient) -> None:
     for _ in range(20):
         assert (await submit(http)).status_code == 202
     assert (await submit(http, deadline_s=5)).status_code == 202
 
 
-async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_deadline_relies_on_preemption_of_a_video(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
     """The only slot is busy for a minute. The worker may preempt its video for a job of a quarter
     of that time. An image then waits for a second and one step of the video."""
     bucket, steps = SPEC.bucket(SPEC.defaults), 120
@@ -172,7 +172,7 @@ async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, qu
     (claim,) = await queue.claim(POOL, MODEL, 1)
     refused = await submit(http, deadline_s=20)
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "42")
-    held = [Preemptible(clip.id, claim.fence, left_s=60, pictures=1)]
+    held = [Preemptible(clip.id, claim.fence, left_s=60, image_count=1)]
     full = FullPool(POOL, MODEL, slots=1, free=0, soonest_s=60, held=held)
 
     async def is_taken() -> bool:
@@ -217,9 +217,7 @@ async def submit_until(http: httpx.AsyncClient, status: int, **body: Any) -> htt
     return answers[-1]
 
 
-async def test_of_costs_that_nobody_has_measured_for_long_one_is_tried(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_outdated_costs_admit_one_trial(http: httpx.AsyncClient, queue: Queue) -> None:
     """The measured two seconds are outdated. Deadlines would reject every job and never measure
     again. Now and then one job is accepted, waits until its deadline, and yields new costs."""
     soon = {"deadline_s": RUN_S / 2}
@@ -240,7 +238,7 @@ async def test_of_costs_that_nobody_has_measured_for_long_one_is_tried(
     )
 
 
-async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_slow_trial_confirms_the_costs(http: httpx.AsyncClient, queue: Queue) -> None:
     soon = {"deadline_s": RUN_S / 2}
     await measured(queue, RUN_S, age_s=MIN_VALID_S + 1)
     await submit_until(http, 202, **soon)
@@ -251,15 +249,15 @@ async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, qu
         assert (await submit(http, **soon)).status_code == 422
 
 
-async def test_nothing_is_tried_where_no_pool_is_ready(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_no_trial_without_a_ready_pool(http: httpx.AsyncClient, queue: Queue) -> None:
     await measured(queue, RUN_S, age_s=1e6)
     await queue.unregister(POOL, MODEL)
     await submit_until(http, 422, deadline_s=RUN_S / 2)
 
 
-async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:
+async def test_repeated_request_returns_its_job_despite_the_deadline(
+    http: httpx.AsyncClient,
+) -> None:
     first = await submit(http, key="once", deadline_s=4)
     assert first.status_code == 202
     assert (await submit(http, key="other", deadline_s=3)).status_code == 429, (
@@ -279,9 +277,7 @@ async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
 
 
-async def test_a_deadline_that_could_never_be_met_is_no_matter_of_waiting(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_impossible_deadline_is_not_retryable(http: httpx.AsyncClient, queue: Queue) -> None:
     """A client that retries after a 429, as libraries do, would retry for ever."""
     refused = await submit(http, deadline_s=1.5)
     assert refused.status_code == 422
@@ -296,9 +292,7 @@ async def test_a_deadline_that_could_never_be_met_is_no_matter_of_waiting(
     )
 
 
-async def test_deadlines_count_what_has_to_be_compiled(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_deadlines_include_compilation(http: httpx.AsyncClient, queue: Queue) -> None:
     facts = PoolFacts("here", 1, (SPEC.bucket({"width": 64}),))
     await queue.register(POOL, SPEC, ready=True, facts=facts)
     row = CostRow(step_s=1.7 / STEPS, encode_s=0, decode_s=0.3, compile_s=38.0)

@@ -60,7 +60,9 @@ async def test_a_stream_resumes_after_the_last_event(
     assert rest == every[3:]
 
 
-async def test_after_the_last_event_there_is_none(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_resuming_after_the_last_event_is_empty(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
     job = (await wire.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     url = f"/v1/jobs/{job['id']}/events"
     async with wire.stream("GET", url) as response:
@@ -107,5 +109,5 @@ async def test_a_client_that_leaves_does_not_lose_its_job(
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     pool.may_finish.set()
-    names = [event.name async for event in queue.events(pool.seen[0].id)]
+    names = [event.name async for event in queue.events(pool.received[0].id)]
     assert names[-1] == "succeeded"

@@ -24,7 +24,7 @@ async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) ->
     return await http.post("/v1/generate", json=CAT | body, headers=headers)
 
 
-async def test_the_job_is_accepted_and_told(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_accepted_job_is_returned(http: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("cold", SPEC, ready=False)
     answer = await generate(http, seed=7, metadata={"who": "me"})
     assert answer.status_code == 202
@@ -52,7 +52,7 @@ async def test_the_job_is_accepted_and_told(http: httpx.AsyncClient, queue: Queu
     }
 
 
-async def test_a_likeness_is_resolved_to_a_preset_whose_figures_are_told(
+async def test_min_psnr_resolves_to_a_measured_preset(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     measured = Measured(steps=4, images=6, worst_db=30.0, operations=0.4, time=0.5)
@@ -69,7 +69,7 @@ async def test_a_likeness_is_resolved_to_a_preset_whose_figures_are_told(
         assert (await generate(http, quality=wrong)).status_code == 422, wrong
 
 
-async def test_what_the_queue_keeps_is_what_was_asked(
+async def test_queued_job_has_the_requested_fields(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     pool.may_finish.clear()
@@ -81,18 +81,18 @@ async def test_what_the_queue_keeps_is_what_was_asked(
     assert job.deadline_at - job.created_at == pytest.approx(60, abs=5)  # one machine, two clocks
 
 
-async def test_a_seed_is_drawn_and_told(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_random_seed_is_returned(http: httpx.AsyncClient, pool: StandIn) -> None:
     seeds = {(await generate(http)).json()["request"]["seed"] for _ in range(3)}
     assert len(seeds) == 3
 
 
-async def test_the_model_may_be_left_out_where_there_is_one(
+async def test_model_is_optional_if_only_one_is_served(
     http: httpx.AsyncClient, pool: StandIn
 ) -> None:
     assert (await http.post("/v1/generate", json={"prompt": "a cat"})).status_code == 202
 
 
-async def test_the_model_must_be_named_where_there_are_two(
+async def test_model_is_required_if_two_are_served(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     await queue.register("other", SPEC.model_copy(update={"name": "other"}), ready=True)
@@ -101,16 +101,14 @@ async def test_the_model_must_be_named_where_there_are_two(
     assert "flux-demo, other" in answer.json()["detail"]
 
 
-async def test_an_unknown_model_is_told_what_there_is(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_unknown_model_lists_available_models(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await generate(http, model="dall-e")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
     assert answer.json()["errors"] == [{"field": "model", "message": "available: flux-demo"}]
 
 
-async def test_without_any_model_the_client_is_told_to_come_back(http: httpx.AsyncClient) -> None:
+async def test_absent_models_return_retry_after(http: httpx.AsyncClient) -> None:
     answer = await generate(http)
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
 
@@ -139,9 +137,7 @@ async def test_waiting_gives_a_failed_job_too(http: httpx.AsyncClient, pool: Sta
     }
 
 
-async def test_a_wait_that_is_over_gives_the_job_as_it_is(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_expired_wait_returns_the_job(http: httpx.AsyncClient, pool: StandIn) -> None:
     pool.may_finish.clear()
     answer = await generate(http, {"Prefer": "wait=0"})
     assert answer.status_code == 202 and answer.json()["state"] in ("queued", "running")
@@ -153,9 +149,7 @@ async def test_inline_adds_the_bytes(http: httpx.AsyncClient, pool: StandIn) -> 
     assert [base64.b64decode(output["base64"]) for output in outputs] == [picture(), picture()]
 
 
-async def test_accepting_a_picture_gives_the_picture(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_accepting_an_image_returns_the_image(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await generate(http, {"Accept": "image/webp, image/png;q=0.5"})
     assert answer.status_code == 200 and answer.headers["content-type"] == "image/webp"
     assert answer.content == picture("WEBP")
@@ -178,12 +172,10 @@ async def test_accept_and_format_have_to_agree(
 ) -> None:
     answer = await generate(http, {"Accept": accept}, output=output)
     assert answer.status_code == status
-    assert len(pool.seen) == (1 if status == 200 else 0)
+    assert len(pool.received) == (1 if status == 200 else 0)
 
 
-async def test_one_answer_carries_the_bytes_of_one_picture(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_image_response_needs_a_single_image(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await generate(http, {"Accept": "image/png"}, num_images=2)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "num_images"
@@ -199,7 +191,7 @@ async def test_a_failed_job_has_no_bytes(http: httpx.AsyncClient, pool: StandIn)
     assert problem["job_id"] == answer.headers["x-job-id"]
 
 
-async def test_bytes_that_do_not_come_in_time_leave_the_job_alone(
+async def test_timed_out_image_response_does_not_cancel_the_job(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()
@@ -239,7 +231,7 @@ async def test_a_repeat_with_another_body_is_a_conflict(
     assert answer.json()["error"]["code"] == "idempotency_conflict"
 
 
-async def test_a_picture_goes_to_the_store_and_makes_it_image_to_image(
+async def test_input_image_is_stored_and_selects_image_to_image(
     http: httpx.AsyncClient, pool: StandIn, store: Store
 ) -> None:
     sent = picture("JPEG", (48, 32))
@@ -252,7 +244,7 @@ async def test_a_picture_goes_to_the_store_and_makes_it_image_to_image(
     assert await store.get(request["image"]) == sent
 
 
-async def test_a_repeat_leaves_no_second_picture_behind(
+async def test_repeated_request_stores_no_second_image(
     http: httpx.AsyncClient, pool: StandIn, settings: Any, empty_redis: Redis
 ) -> None:
     image = base64.b64encode(picture()).decode()
@@ -264,7 +256,7 @@ async def test_a_repeat_leaves_no_second_picture_behind(
     assert set(await empty_redis.zrange("{atelier}:deposits", 0, -1)) <= {job["id"]}
 
 
-async def test_a_picture_is_known_to_the_queue_before_it_is_stored(
+async def test_input_image_is_deposited_before_it_is_stored(
     http: httpx.AsyncClient, pool: StandIn, settings: Any, empty_redis: Redis
 ) -> None:
     """Otherwise the image would remain if the front end crashed before it submits the job."""
@@ -320,7 +312,9 @@ async def test_transparent_images_are_reported(http: httpx.AsyncClient, pool: St
     assert (await generate(http, reference_images=[opaque])).json()["warnings"] == []
 
 
-async def test_what_has_no_effect_is_told_and_kept(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_ineffective_seed_bits_are_a_stored_warning(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     body = {"prompt": "a cat", "seed": 2**32 + 7}
     job = (await http.post("/v1/generate", json=body)).json()
     ((field, message),) = [(warning["field"], warning["message"]) for warning in job["warnings"]]

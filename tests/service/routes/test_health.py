@@ -44,7 +44,7 @@ async def test_ready_with_a_ready_pool(http: httpx.AsyncClient, queue: Queue) ->
     assert (await http.get("/readyz")).json() == {"status": "ok"}
 
 
-async def test_redis_alone_is_asked_for(http: httpx.AsyncClient) -> None:
+async def test_readiness_can_check_only_redis(http: httpx.AsyncClient) -> None:
     """Readiness without workers, which only a request for their model would start."""
     assert checks(await http.get("/readyz")) == ["models"]
     assert (await http.get("/readyz?only=redis")).json() == {"status": "ok"}
@@ -173,7 +173,7 @@ async def mortal(settings: Settings, tmp_path: Path) -> AsyncIterator[Mortal]:
         await queue.close()
 
 
-async def test_a_job_whose_redis_goes_away_is_told_by_name(
+async def test_job_of_a_lost_redis_is_named(
     mortal: Mortal,
 ) -> None:
     http, queue, send, stopping = mortal
@@ -196,7 +196,7 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
     assert answer.headers["x-job-id"] == answer.json()["job_id"] == claim.job.id
 
 
-async def test_without_redis_everything_says_so(mortal: Mortal) -> None:
+async def test_all_endpoints_report_a_lost_redis(mortal: Mortal) -> None:
     lonely, _, send, _ = mortal
     send(signal.SIGKILL)
 
@@ -225,7 +225,7 @@ async def test_without_redis_everything_says_so(mortal: Mortal) -> None:
     assert "atelier_queue_up 0.0" in page and "atelier_queue_jobs{" not in page
 
 
-async def test_a_redis_that_stands_still_is_told_soon(mortal: Mortal) -> None:
+async def test_hanging_redis_is_reported_soon(mortal: Mortal) -> None:
     """The server accepts connections and does not respond: a single attempt decides."""
     http, _, send, _ = mortal
     send(signal.SIGSTOP)
@@ -239,9 +239,7 @@ async def test_a_redis_that_stands_still_is_told_soon(mortal: Mortal) -> None:
     assert (await http.post("/v1/generate", json=CAT)).status_code == 202
 
 
-async def test_metrics_are_told_by_route_model_and_reason(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_metrics_by_route_model_and_reason(http: httpx.AsyncClient, pool: StandIn) -> None:
     await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})
     await http.post("/v1/generate", json=CAT | {"wdth": 1})
     await http.post("/v1/generate", json={"prompt": "a cat", "model": "x" * 99})
@@ -279,7 +277,7 @@ async def test_metrics_are_told_by_route_model_and_reason(
     assert samples[("atelier_queue_up",)] == 1
 
 
-async def test_the_playground_and_the_pages_are_there(http: httpx.AsyncClient) -> None:
+async def test_playground_and_pages_are_served(http: httpx.AsyncClient) -> None:
     page = await http.get("/")
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     assert (await http.get("/docs")).status_code == 200

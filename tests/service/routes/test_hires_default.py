@@ -43,10 +43,10 @@ async def generate(
 async def test_null_is_one_pass(http: httpx.AsyncClient, twice: StandIn) -> None:
     left_out = await generate(http)
     assert left_out["request"]["hires"]["width"] == 96
-    assert twice.seen[0].second_pass is not None and twice.seen[0].steps == 4 + 3
+    assert twice.received[0].second_pass is not None and twice.received[0].steps == 4 + 3
     off = await generate(http, hires=None)
     assert off["request"]["hires"] is None
-    assert twice.seen[1].second_pass is None and twice.seen[1].steps == 4
+    assert twice.received[1].second_pass is None and twice.received[1].steps == 4
     assert not off["warnings"]
 
 
@@ -56,17 +56,17 @@ async def test_a_job_that_is_sent_again_is_the_same(
     off = await generate(http, hires=None)
     again = await generate(http, **off["request"])
     assert again["request"] == off["request"]
-    assert [job.steps for job in twice.seen] == [4, 4]
+    assert [job.steps for job in twice.received] == [4, 4]
 
 
 async def test_null_of_a_derived_model(http: httpx.AsyncClient, twice: StandIn) -> None:
     await generate(http, model="fast")
     await generate(http, model="fast", hires=None)
-    assert [job.second_pass is None for job in twice.seen] == [False, True]
+    assert [job.second_pass is None for job in twice.received] == [False, True]
 
 
 @pytest.mark.parametrize("spec", [SPEC, VIDEO], ids=["no default", "no hires fix"])
-async def test_null_is_nothing_where_there_is_nothing_to_switch_off(
+async def test_null_has_no_effect_without_a_default(
     http: httpx.AsyncClient, queue: Queue, store: Store, spec: Any
 ) -> None:
     async with StandIn(queue, store, spec):
@@ -100,7 +100,7 @@ async def test_a_key_is_of_one_of_them(http: httpx.AsyncClient, twice: StandIn) 
         ("/v1/predictions", {"version": TWICE.name, "input": {"prompt": "a cat"}}),
     ],
 )
-async def test_doors_that_take_our_fields_take_its_null(
+async def test_endpoints_with_native_fields_accept_null(
     http: httpx.AsyncClient, twice: StandIn, path: str, body: dict[str, Any]
 ) -> None:
     for is_off in (False, True):
@@ -108,7 +108,7 @@ async def test_doors_that_take_our_fields_take_its_null(
         request.get("input", request).update({"hires": None} if is_off else {})
         answer = await http.post(path, json=request, headers={"prefer": "wait=20"})
         assert answer.is_success, answer.text
-    assert [job.second_pass is None for job in twice.seen] == [False, True]
+    assert [job.second_pass is None for job in twice.received] == [False, True]
 
 
 async def test_the_schema_does_not_call_null_the_default(http: httpx.AsyncClient) -> None:

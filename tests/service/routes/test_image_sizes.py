@@ -33,7 +33,7 @@ def size_of(answer: httpx.Response) -> tuple[int, int]:
     return request["width"], request["height"]
 
 
-async def test_the_size_is_the_pictures(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_size_defaults_to_the_image_size(http: httpx.AsyncClient, pool: StandIn) -> None:
     assert size_of(await generate(http, (64, 48))) == (64, 48)
 
 
@@ -42,7 +42,7 @@ async def test_down_to_whole_multiples(http: httpx.AsyncClient, pool: StandIn) -
 
 
 @pytest.mark.parametrize("given", [{"width": 32}, {"height": 32}, {"width": 32, "height": 48}])
-async def test_a_size_in_the_request_goes_before(
+async def test_requested_size_takes_precedence(
     http: httpx.AsyncClient, pool: StandIn, given: dict[str, int]
 ) -> None:
     """An omitted side is the image's."""
@@ -50,9 +50,7 @@ async def test_a_size_in_the_request_goes_before(
     assert size_of(await generate(http, (64, 48), **given)) == expected
 
 
-async def test_a_picture_of_another_size_is_refused_by_name(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_unsupported_image_size_is_rejected(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await generate(http, (20, 300))
     assert answer.status_code == 422
     [error] = answer.json()["errors"]
@@ -60,12 +58,14 @@ async def test_a_picture_of_another_size_is_refused_by_name(
     assert "16 x 288" in error["message"] and "send width and height" in error["message"]
 
 
-async def test_without_a_picture_the_default_stays(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_default_size_applies_without_an_image(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     answer = await http.post("/v1/generate", json={"prompt": "a cat", "model": SIZED.name})
     assert size_of(answer) == (SIZED.defaults["width"], SIZED.defaults["height"])
 
 
-async def test_a_large_pictures_size_is_scaled_down(
+async def test_size_of_a_large_image_is_scaled_down(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     """The size is scaled to that many pixels, and rounded down to multiples."""
@@ -92,7 +92,7 @@ async def test_a_model_of_an_area_scales_the_size(
     ("is_last", "further", "expected"),
     [(True, [(40, 80), (60, 30)], (96, 32)), (True, [], (64, 64)), (False, [(40, 80)], (64, 64))],
 )
-async def test_a_model_of_several_images_goes_by_the_last(
+async def test_size_follows_the_last_of_several_images(
     http: httpx.AsyncClient,
     queue: Queue,
     store: Store,

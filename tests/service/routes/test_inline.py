@@ -71,9 +71,7 @@ async def test_a_stream_counts_its_file_until_the_client_has_taken_it(
     assert front.bodies.all == front.waits.all == 0
 
 
-async def test_a_stream_that_nobody_reads_holds_nothing(
-    front: FrontEnd, queue: Queue, job: Any
-) -> None:
+async def test_unread_stream_reserves_nothing(front: FrontEnd, queue: Queue, job: Any) -> None:
     current = await queue.get(job["id"])
     assert current
     with front.waits.holding(CLIENT, 1) as waiting:
@@ -82,7 +80,7 @@ async def test_a_stream_that_nobody_reads_holds_nothing(
     assert front.waits.all == 0
 
 
-async def test_the_last_event_comes_without_its_file_where_that_is_too_much(
+async def test_last_event_omits_a_file_above_the_limit(
     front: FrontEnd, http: httpx.AsyncClient, job: Any
 ) -> None:
     async def last() -> Any:
@@ -97,7 +95,7 @@ async def test_the_last_event_comes_without_its_file_where_that_is_too_much(
     assert (await last())["outputs"][0]["base64"] == FILE
 
 
-async def test_a_client_that_waited_learns_its_job_where_the_file_is_too_much(
+async def test_waiting_client_gets_its_job_without_the_file(
     front: FrontEnd, http: httpx.AsyncClient, pool: StandIn
 ) -> None:
     pool.may_finish.clear()
@@ -114,7 +112,7 @@ async def test_a_client_that_waited_learns_its_job_where_the_file_is_too_much(
     assert repeated.json()["outputs"][0]["base64"] == FILE
 
 
-async def test_without_keys_a_job_s_file_is_its_client_s_and_not_everybody_s(
+async def test_inline_bytes_count_per_client_without_keys(
     front: FrontEnd, http: httpx.AsyncClient, job: Any
 ) -> None:
     share = front.settings.limits.max_inflight_bytes // 2
@@ -126,7 +124,7 @@ async def test_without_keys_a_job_s_file_is_its_client_s_and_not_everybody_s(
         assert (await http.post(f"{url}/cancel")).status_code == 429
 
 
-async def test_a_stream_breaks_off_where_the_store_fails_and_goes_on_later(
+async def test_stream_stops_at_a_store_failure_and_resumes(
     http: httpx.AsyncClient, settings: Settings, job: Any
 ) -> None:
     async def names() -> list[str]:

@@ -27,7 +27,7 @@ async def make(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return job
 
 
-async def test_one_job(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_read_a_job(http: httpx.AsyncClient, pool: StandIn) -> None:
     job = await make(http)
     assert (await http.get(f"/v1/jobs/{job['id']}")).json() == job
 
@@ -161,7 +161,7 @@ async def test_deleting_takes_the_outputs_along(
         ("GET", "/v1/models/none"),
     ],
 )
-async def test_what_is_not_there_is_a_problem(
+async def test_missing_resource_is_a_problem(
     http: httpx.AsyncClient, pool: StandIn, method: str, path: str
 ) -> None:
     answer = await http.request(method, path)
@@ -202,7 +202,7 @@ async def test_a_part_behind_the_end_is_a_problem(http: httpx.AsyncClient, pool:
 
 
 @pytest.mark.changes_files
-async def test_an_output_that_there_is_not(
+async def test_missing_output(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:
     job = await make(http)
@@ -247,7 +247,7 @@ async def test_a_damaged_output_is_never_served_as_good(
     assert "atelier_outputs_damaged_total 1.0" in metrics
 
 
-async def test_a_damaged_output_is_not_waited_for_nor_given_inline(
+async def test_damaged_output_is_not_sent_inline(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     async with Careless(queue, store):

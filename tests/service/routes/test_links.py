@@ -32,7 +32,7 @@ async def code_of(http: httpx.AsyncClient, link: str) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_a_link_is_the_output_whole_in_part_or_its_headers(
+async def test_link_serves_the_output_ranges_and_headers(
     http: httpx.AsyncClient, link: str
 ) -> None:
     full = await http.get(link)
@@ -60,15 +60,15 @@ async def test_a_changed_link_is_refused(http: httpx.AsyncClient, link: str) -> 
         assert await code_of(http, str(changed)) == (403, "link_invalid")
 
 
-async def test_an_expired_link_says_so(
+async def test_expired_link_is_reported(
     http: httpx.AsyncClient, queue: Queue, pool: StandIn, link: str
 ) -> None:
-    late = await Links(queue.redis, -10).path(pool.seen[0].id, 0)
+    late = await Links(queue.redis, -10).path(pool.received[0].id, 0)
     assert await code_of(http, late) == (403, "link_expired")
 
 
 async def test_a_link_ends_with_its_job(http: httpx.AsyncClient, pool: StandIn, link: str) -> None:
-    await http.delete(f"/v1/jobs/{pool.seen[0].id}")
+    await http.delete(f"/v1/jobs/{pool.received[0].id}")
     assert await code_of(http, link) == (404, "job_not_found")
 
 

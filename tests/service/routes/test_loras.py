@@ -97,7 +97,7 @@ def stored(settings: Settings) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in paths)
 
 
-async def test_what_a_tenant_sees(acme: httpx.AsyncClient, zoo: httpx.AsyncClient) -> None:
+async def test_tenant_lists_its_adapters(acme: httpx.AsyncClient, zoo: httpx.AsyncClient) -> None:
     assert await names(acme) == ["broken", "ink", "oil", "secret"]
     assert await names(zoo) == ["broken", "ink", "oil"]
     assert (await zoo.get("/v1/loras/secret")).status_code == 404
@@ -215,7 +215,7 @@ async def test_two_names_of_one_file_share_it(acme: httpx.AsyncClient, settings:
     assert stored(settings) == []
 
 
-async def test_the_last_place_is_given_once(acme: httpx.AsyncClient, settings: Settings) -> None:
+async def test_last_free_slot_is_assigned_once(acme: httpx.AsyncClient, settings: Settings) -> None:
     await upload(acme, "first")
     several = (upload(acme, name, adapter(seed=n)) for n, name in enumerate("ab", 1))
     answers = await asyncio.gather(*several)
@@ -325,7 +325,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_file_that_is_no_adapter_is_refused_and_not_kept(
+async def test_file_without_an_adapter_is_rejected_and_deleted(
     acme: httpx.AsyncClient, settings: Settings, kind: str
 ) -> None:
     file, message = HOSTILE[kind]
@@ -373,7 +373,7 @@ async def test_dora_lokr_and_loha_are_listed_with_their_ranks(acme: httpx.AsyncC
     assert ranks == {"My dora v1.0": 4, "My lokr v1.0": 8, "My loha v1.0": 4}
 
 
-async def test_what_is_passed_over_is_a_warning(acme: httpx.AsyncClient) -> None:
+async def test_ignored_keys_are_warnings(acme: httpx.AsyncClient) -> None:
     tensors = arrays() | {
         "__x0__": np.ones((2, 2), "f4"),
         "bundle_emb.cat.clip_l": np.ones(9, "f4"),
@@ -392,7 +392,7 @@ async def test_a_file_over_the_limit(acme: httpx.AsyncClient, settings: Settings
     assert stored(settings) == []
 
 
-async def test_a_preview_that_is_no_image(acme: httpx.AsyncClient, settings: Settings) -> None:
+async def test_invalid_preview_is_rejected(acme: httpx.AsyncClient, settings: Settings) -> None:
     answer = await upload(acme, preview=b"<svg onload='alert(1)'/>")
     assert errors(answer) == {"preview": "is no PNG, JPEG or WebP"}
     assert stored(settings) == []
@@ -475,7 +475,7 @@ class Failing(Store):
             raise StoreError("the disk is gone")
 
 
-async def test_another_front_end_sees_it_soon(
+async def test_other_front_end_lists_a_new_adapter_soon(
     acme: httpx.AsyncClient, settings: Settings, queue: Queue, store: Store
 ) -> None:
     """The copy is outdated at once, except for the time of a read."""
@@ -490,7 +490,7 @@ async def test_another_front_end_sees_it_soon(
         await eventually(sees_it)
 
 
-async def test_a_front_end_sees_its_own_changes_however_old_its_copy_may_be(
+async def test_front_end_lists_its_own_changes_at_once(
     settings: Settings, queue: Queue, store: Store, keys: ApiKeys
 ) -> None:
     old = settings.server.model_copy(update={"models_age_s": 1000})
@@ -513,7 +513,7 @@ async def test_uploads_of_a_client_are_bounded(acme: httpx.AsyncClient, app: Fas
     assert (await upload(acme)).status_code == 201
 
 
-async def test_slow_uploads_of_others_hold_nobody_up(
+async def test_slow_uploads_do_not_block_others(
     app: FastAPI, keys: ApiKeys, acme: httpx.AsyncClient
 ) -> None:
     """Four stalled uploads of two tenants, before a fast one."""
@@ -534,9 +534,7 @@ async def test_slow_uploads_of_others_hold_nobody_up(
         await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def test_a_file_that_somebody_holds_is_told_to_wait(
-    acme: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_locked_file_returns_a_retry(acme: httpx.AsyncClient, queue: Queue) -> None:
     async with queue.lora_lock("acme", DIGEST):
         answer = await upload(acme)
     assert answer.status_code == 429 and answer.json()["type"].endswith("lora_busy")

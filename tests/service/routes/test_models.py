@@ -12,7 +12,7 @@ from tests.service.eventually import eventually
 from tests.service.standin import MODEL, POOL, SPEC, StandIn
 
 
-async def test_a_model_tells_what_it_serves(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_model_description(http: httpx.AsyncClient, pool: StandIn) -> None:
     model = (await http.get(f"/v1/models/{MODEL}")).json()
     assert model["object"] == "model" and model["name"] == MODEL and model["family"] == "flux"
     assert model["tasks"] == ["text-to-image", "image-to-image"]
@@ -26,9 +26,7 @@ async def test_a_model_tells_what_it_serves(http: httpx.AsyncClient, pool: Stand
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
 
 
-async def test_a_model_tells_what_it_cannot_do_without(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_required_fields_of_a_model(http: httpx.AsyncClient, queue: Queue) -> None:
     needs = {"needed": frozenset({"pose_video", "face_video"}), "strength_needs": "mask_image"}
     await queue.register("needy", SPEC.model_copy(update=needs), ready=True)
     model = (await http.get(f"/v1/models/{MODEL}")).json()
@@ -36,9 +34,7 @@ async def test_a_model_tells_what_it_cannot_do_without(
     assert model["strength_needs"] == "mask_image"
 
 
-async def test_what_was_passed_over_while_loading_is_listed(
-    http: httpx.AsyncClient, queue: Queue
-) -> None:
+async def test_warnings_of_loading_are_listed(http: httpx.AsyncClient, queue: Queue) -> None:
     warnings = ("model.safetensors: passed over, since they are no weights: __x0__",)
     await queue.register("warned", SPEC.model_copy(update={"warnings": warnings}), ready=True)
     (model,) = (await http.get("/v1/models")).json()["data"]
@@ -57,7 +53,7 @@ async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue)
         assert (await http.post("/v1/generate", json=body)).status_code == status
 
 
-async def test_a_model_outlives_its_pools(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_model_survives_its_pools(http: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("gone", SPEC, ready=True)
     await queue.unregister("gone", MODEL)
     model = (await http.get(f"/v1/models/{MODEL}")).json()
@@ -94,5 +90,5 @@ async def is_now(status: Awaitable[int], expected: int) -> bool:
     return await status == expected
 
 
-async def test_without_pools_there_are_no_models(http: httpx.AsyncClient) -> None:
+async def test_no_models_without_pools(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": []}

@@ -39,7 +39,7 @@ async def http(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[
         yield http
 
 
-async def test_an_output_s_whole_life(
+async def test_output_lifecycle(
     http: httpx.AsyncClient, queue: Queue, store: Store, server: Server
 ) -> None:
     async with StandIn(queue, store):

@@ -40,7 +40,7 @@ async def run(http: httpx.AsyncClient, **body: Any) -> tuple[dict[str, Any], str
     return job, answer.headers.get("x-atelier-cache")
 
 
-async def test_the_same_request_is_not_drawn_again(
+async def test_equal_request_is_not_generated_again(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     first, cache = await run(http)
@@ -48,7 +48,7 @@ async def test_the_same_request_is_not_drawn_again(
     again, cache = await run(http, metadata={"take": "2"}, priority="high")
     assert (cache, again["reuses"]) == ("hit", first["id"])
     assert again["id"] != first["id"] and again["metadata"] == {"take": "2"}
-    assert again["usage"]["device_seconds"] == 0 and len(pool.seen) == 1
+    assert again["usage"]["device_seconds"] == 0 and len(pool.received) == 1
     assert again["outputs"][0]["sha256"] == first["outputs"][0]["sha256"]
     await http.delete(f"/v1/jobs/{first['id']}")
     file = await http.get(again["outputs"][0]["url"])
@@ -57,10 +57,10 @@ async def test_the_same_request_is_not_drawn_again(
     assert f'atelier_jobs_reused_total{{model="{MODEL}"}} 1.0' in metrics
     assert f'atelier_reused_device_seconds_total{{model="{MODEL}"}} 0.1' in metrics
     _, cache = await run(http)
-    assert cache is None and len(pool.seen) == 2, "the original and its files are deleted"
+    assert cache is None and len(pool.received) == 2, "the original and its files are deleted"
 
 
-async def test_what_is_counted_of_it_may_fail(
+async def test_failed_count_does_not_fail_the_response(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure of Redis right after the job was accepted does not fail the response."""
@@ -83,7 +83,7 @@ async def test_a_hit_is_the_file_itself_or_its_events(
     events = await http.post("/v1/generate", json=CAT, headers={"Accept": "text/event-stream"})
     names = [line for line in events.text.splitlines() if line.startswith("event:")]
     assert names == ["event: queued", "event: succeeded"]
-    assert len(pool.seen) == 1
+    assert len(pool.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ async def test_a_hit_is_the_file_itself_or_its_events(
     ],
     ids=lambda other: next(iter(other)),
 )
-async def test_another_request_is_drawn(
+async def test_different_request_is_generated(
     http: httpx.AsyncClient, pool: StandIn, other: dict[str, Any]
 ) -> None:
     await run(http)
     _, cache = await run(http, **other)
-    assert cache is None and len(pool.seen) == 2
+    assert cache is None and len(pool.received) == 2
 
 
-async def test_another_tenants_request_is_drawn(
+async def test_request_of_another_tenant_is_generated(
     settings: Settings, redis_url: str, queue: Queue, store: Store, pool: StandIn, keys: ApiKeys
 ) -> None:
     """An equal request of another tenant gets files of its own, and the first tenant's again."""
@@ -119,7 +119,7 @@ async def test_another_tenants_request_is_drawn(
     ):
         first, _ = await run(acme)
         other, cache = await run(zoo)
-        assert (cache, other["reuses"], len(pool.seen)) == (None, None, 2)
+        assert (cache, other["reuses"], len(pool.received)) == (None, None, 2)
         assert other["usage"]["device_seconds"] > 0
         assert (await run(acme))[0]["reuses"] == first["id"]
         assert (await run(zoo))[0]["reuses"] == other["id"]
@@ -131,27 +131,25 @@ async def test_the_same_image_is_the_same_request(http: httpx.AsyncClient, pool:
     assert (await run(http, **image))[1] == "hit"
 
 
-async def test_a_seed_that_is_drawn_is_another_request(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_random_seed_prevents_reuse(http: httpx.AsyncClient, pool: StandIn) -> None:
     for _ in range(2):
         body = {"prompt": "a cat", "model": MODEL}
         answer = await http.post("/v1/generate", json=body, headers=WAIT)
         assert "x-atelier-cache" not in answer.headers
 
 
-async def test_other_weights_draw_it_again(
+async def test_other_weights_prevent_reuse(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     await run(http)
     pool.spec = SPEC.model_copy(update={"fingerprint": "newer"})
     await queue.register("stand-in", pool.spec, ready=True)
     _, cache = await run(http)
-    assert cache is None and len(pool.seen) == 2
+    assert cache is None and len(pool.received) == 2
 
 
 @pytest.mark.changes_files
-async def test_files_that_are_damaged_are_drawn_again(
+async def test_damaged_files_prevent_reuse(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:
     first, _ = await run(http)
@@ -159,10 +157,10 @@ async def test_files_that_are_damaged_are_drawn_again(
     assert job
     await store.put(job.outputs[0].key, b"other bytes", "image/png")
     _, cache = await run(http)
-    assert cache is None and len(pool.seen) == 2
+    assert cache is None and len(pool.received) == 2
 
 
-async def test_what_fails_is_not_given_again(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_canceled_job_is_not_reused(http: httpx.AsyncClient, pool: StandIn) -> None:
     pool.may_finish.clear()
     job = (await http.post("/v1/generate", json=CAT)).json()
     await http.post(f"/v1/jobs/{job['id']}/cancel")
@@ -171,14 +169,14 @@ async def test_what_fails_is_not_given_again(http: httpx.AsyncClient, pool: Stan
     assert cache is None
 
 
-async def test_an_idempotency_key_comes_first(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_idempotency_key_takes_precedence(http: httpx.AsyncClient, pool: StandIn) -> None:
     headers = {"Idempotency-Key": "once", **WAIT}
     first = (await http.post("/v1/generate", json=CAT, headers=headers)).json()
     again = await http.post("/v1/generate", json=CAT, headers=headers)
     assert again.json()["id"] == first["id"] and "x-atelier-cache" not in again.headers
 
 
-async def test_what_is_in_flight_is_awaited(
+async def test_request_in_flight_is_awaited(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()

@@ -48,7 +48,7 @@ async def test_a_refused_request_is_a_422_with_the_reason(
     assert 'reason="refused_by_safety"' in page
 
 
-async def test_input_images_are_shown_as_they_were_sent(
+async def test_hook_gets_unchanged_input_images(
     http: httpx.AsyncClient, pool: StandIn, hook: HookProcess
 ) -> None:
     file = picture()
@@ -73,7 +73,7 @@ async def test_without_a_verdict_nothing_is_accepted(
 
 
 @pytest.mark.parametrize("code", sorted(CLIENT_ERRORS))
-async def test_a_job_that_its_request_fails_is_told_as_the_requests_fault(
+async def test_content_failures_are_client_errors(
     http: httpx.AsyncClient, pool: StandIn, code: str
 ) -> None:
     pool.failure = JobError.model_validate({"code": code, "message": "it cannot be"})

@@ -132,7 +132,7 @@ async def test_other_bytes_of_the_same_pixels(http: httpx.AsyncClient, pool: Pai
     assert report["pixels_sha256"]["file"] == report["pixels_sha256"]["drawn"]
 
 
-async def test_one_pixel_differs(http: httpx.AsyncClient, pool: Painter) -> None:
+async def test_single_changed_pixel_is_detected(http: httpx.AsyncClient, pool: Painter) -> None:
     report = await verify(http, edited(await generated_file(http)))
     assert report["verdict"] == "different"
     assert report["max_difference"] == 9
@@ -184,7 +184,7 @@ async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool
         report = await verify_job(http, job["id"], 1)
         assert report["verdict"] == "identical"
         assert report["made_by"] == report["drawn_by"] == CPU.model_dump()
-        again = pool.seen[-1]
+        again = pool.received[-1]
         assert again.request["seed"] == 4 and again.request["strength"] == 0.6
         stored = await pool.store.get(again.request["image"])
         assert stored == picture(), "the new job has its own copy"
@@ -197,7 +197,7 @@ async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool
 @pytest.mark.changes_files
 async def test_input_images_that_have_left(http: httpx.AsyncClient, pool: Painter) -> None:
     job = await generate(http, image=base64.b64encode(picture()).decode())
-    await pool.store.delete([pool.seen[-1].request["image"]])
+    await pool.store.delete([pool.received[-1].request["image"]])
     report = await verify_job(http, job["id"])
     assert report["verdict"] == "unknown" and "no longer stored (image)" in report["message"]
 
@@ -265,20 +265,20 @@ async def test_provenance_is_shown(http: httpx.AsyncClient, pool: Painter) -> No
 
 async def test_other_weights(http: httpx.AsyncClient, pool: Painter, queue: Queue) -> None:
     job = await generate(http)
-    data, count = await file_of(http, job), len(pool.seen)
+    data, count = await file_of(http, job), len(pool.received)
     pool.spec = SPEC.model_copy(update={"fingerprint": "other"})
     await queue.register("stand-in", pool.spec, ready=True)
     for report in (await verify(http, data), await verify_job(http, job["id"])):
         assert report["verdict"] == "unknown"
         assert "other weights here" in report["message"]
         assert "stand-in, and the current one is other" in report["message"]
-    assert len(pool.seen) == count, "no job was created"
+    assert len(pool.received) == count, "no job was created"
 
 
-async def test_what_cannot_be_told(http: httpx.AsyncClient, pool: Painter) -> None:
+async def test_unverifiable_files_are_inconclusive(http: httpx.AsyncClient, pool: Painter) -> None:
     data = await generated_file(http)
     recipe, image = read_recipe(data), Image.open(io.BytesIO(data))
-    request, count = recipe.request, len(pool.seen)
+    request, count = recipe.request, len(pool.received)
     cases = {
         "no prompts": recipe.without_prompts(),
         "has version 2": changed(recipe, recipe=2),
@@ -306,7 +306,7 @@ async def test_what_cannot_be_told(http: httpx.AsyncClient, pool: Painter) -> No
     assert "contains no recipe" in report["message"]
     report = await verify(http, data[: len(data) - 900])
     assert "is broken and cannot be decoded" in report["message"]
-    assert len(pool.seen) == count, "no job was created"
+    assert len(pool.received) == count, "no job was created"
 
 
 async def test_other_adapters(http: httpx.AsyncClient, pool: Painter, queue: Queue) -> None:
@@ -328,11 +328,11 @@ async def test_a_job_that_fails(http: httpx.AsyncClient, pool: Painter) -> None:
     data = await generated_file(http)
     pool.failure = JobError(code="out_of_memory", message="too large for the chip")
     report = await verify(http, data)
-    assert report["verdict"] == "unknown" and report["job"] == pool.seen[-1].id
+    assert report["verdict"] == "unknown" and report["job"] == pool.received[-1].id
     assert "has failed: too large for the chip" in report["message"]
 
 
-async def test_an_answer_that_comes_later(http: httpx.AsyncClient, pool: Painter) -> None:
+async def test_pending_verification_is_polled(http: httpx.AsyncClient, pool: Painter) -> None:
     """A repeated key returns the same job; keys of /v1/generate are separate."""
     data = await generated_file(http)
     pool.may_finish.clear()
@@ -393,7 +393,7 @@ async def test_a_client_that_leaves_ends_its_job(
     verification = asyncio.create_task(verify(wire, data))
     await pool.has_claimed.wait()
     verification.cancel()
-    job = pool.seen[-1].id
+    job = pool.received[-1].id
     ended = await asyncio.wait_for(queue.ended(job), 20)
     assert ended.state == "canceled"
     pool.may_finish.set()
@@ -441,5 +441,5 @@ async def test_hostile_gifs_are_bounded(settings: Settings) -> None:
         await checks.close()
 
 
-def test_the_model_is_that_of_the_stand_in() -> None:
+def test_standin_serves_the_tested_model() -> None:
     assert SPEC.name == MODEL

@@ -35,13 +35,13 @@ def frames(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("accept", ["video/mp4", "video/webm", "image/gif"])
-async def test_the_bytes_of_a_clip(http: httpx.AsyncClient, pool: StandIn, accept: str) -> None:
+async def test_video_bytes(http: httpx.AsyncClient, pool: StandIn, accept: str) -> None:
     answer = await generate(http, {"Accept": accept})
     assert (answer.status_code, answer.headers["content-type"]) == (200, accept)
     assert frames(answer.content) == VIDEO.defaults["num_frames"]
 
 
-async def test_a_clip_is_mp4_unless_asked_otherwise(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_video_defaults_to_mp4(http: httpx.AsyncClient, pool: StandIn) -> None:
     job = (await generate(http, {"Prefer": "wait"}, num_frames=9, fps=4)).json()
     [output] = job["outputs"]
     assert output["content_type"] == "video/mp4"
@@ -51,7 +51,7 @@ async def test_a_clip_is_mp4_unless_asked_otherwise(http: httpx.AsyncClient, poo
     assert job["request"]["output"]["format"] == "mp4"
 
 
-async def test_any_picture_of_a_clip_is_one_that_moves(
+async def test_any_image_type_of_a_video_is_animated(
     http: httpx.AsyncClient, pool: StandIn
 ) -> None:
     assert (await generate(http, {"Accept": "image/*"})).headers["content-type"] == "image/gif"
@@ -72,7 +72,7 @@ async def test_frames_are_outputs_and_no_answer_in_one_piece(
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
 
 
-async def test_a_player_fetches_a_clip_in_parts(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_player_fetches_byte_ranges(http: httpx.AsyncClient, pool: StandIn) -> None:
     """Browsers fetch the first bytes, then the rest."""
     job = (await generate(http, {"Prefer": "wait"})).json()
     [output] = job["outputs"]
@@ -92,7 +92,7 @@ async def test_a_player_fetches_a_clip_in_parts(http: httpx.AsyncClient, pool: S
     assert end.content == full[-7:]
 
 
-async def test_pictures_that_a_clip_begins_and_ends_with(
+async def test_first_and_last_image_are_stored(
     http: httpx.AsyncClient, pool: StandIn, store: Store
 ) -> None:
     answer = await generate(http, {"Prefer": "wait"}, image=PICTURE, last_image=PICTURE)
@@ -103,12 +103,14 @@ async def test_pictures_that_a_clip_begins_and_ends_with(
         assert (await store.get(key)).startswith(b"\x89PNG")
 
 
-async def test_inline_clips(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_inline_videos(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await generate(http, {"Prefer": "wait"}, output={"inline": True})
     assert frames(base64.b64decode(answer.json()["outputs"][0]["base64"])) == 5
 
 
-async def test_what_the_model_has_is_told(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_model_lists_its_limits_and_schedulers(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     model = (await http.get(f"/v1/models/{VIDEO.name}")).json()
     assert model["limits"]["max_frames"] == 17
     assert model["limits"]["frames_multiple"] == 4

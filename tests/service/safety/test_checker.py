@@ -49,7 +49,7 @@ def count(metrics: SafetyMetrics, verdict: str) -> float:
     return metrics.checks.labels("before", verdict)._value.get()
 
 
-async def test_an_allowed_request_goes_on_and_the_hook_sees_all_of_it(hook: HookProcess) -> None:
+async def test_allowed_request_continues_and_the_hook_gets_all_of_it(hook: HookProcess) -> None:
     checks, metrics = checker(url=hook.url, token="t0ken")
     image = ShownImage("image", "image/png", b"pixels")
     await checks.check(question("a hat", image), "acme")
@@ -99,7 +99,7 @@ async def test_without_a_verdict_the_policy_decides(
     await allowing.close()
 
 
-async def test_a_dead_hook_is_absent_and_one_that_returns_is_asked_again() -> None:
+async def test_unreachable_hook_gives_no_verdict_and_is_retried() -> None:
     with hook_process() as first:
         checks, _ = checker(url=first.url)
         port = int(first.url.split(":")[2].split("/")[0])
@@ -158,7 +158,7 @@ def function(question: dict[str, Any]) -> object:
 NAME = f"{__name__}:function"
 
 
-async def test_a_function_is_asked_in_this_process() -> None:
+async def test_python_function_runs_in_process() -> None:
     checks, _ = checker(check=NAME)
     await checks.check(question("a hat"), "acme")
     image = ShownImage("image", "image/png", b"seen")
@@ -198,7 +198,7 @@ async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
         ("asyncio:sleep", "is async"),
     ],
 )
-def test_what_cannot_be_called_stops_the_start(name: str, said: str) -> None:
+def test_invalid_function_stops_the_start(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"safety\.check: '{name}'.*{said}"):
         checker(check=name)
 

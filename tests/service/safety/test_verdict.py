@@ -25,14 +25,14 @@ def test_a_comparison_of_numpy_is_a_verdict(allow: bool) -> None:
     assert verdict_of(compared).allow is verdict_of({"allow": compared}).allow is allow
 
 
-def test_a_null_reason_is_no_absent_verdict() -> None:
+def test_null_reason_is_a_valid_verdict() -> None:
     """Programs write null for a missing reason, so the policy for missing verdicts does not
     apply."""
     assert verdict_of_json(b'{"allow": true, "reason": null}').allow
 
 
 @pytest.mark.parametrize("answer", [None, "no", 1, {}, {"allow": "true"}, {"allow": 1}])
-def test_what_is_no_verdict_is_an_absent_one(answer: object) -> None:
+def test_invalid_response_is_an_absent_verdict(answer: object) -> None:
     with pytest.raises(NoVerdict, match="no verdict"):
         verdict_of(answer)
     with pytest.raises(NoVerdict, match="no verdict"):

@@ -62,7 +62,7 @@ def field_errors(body: dict[str, Any]) -> dict[str, str]:
         ),
     ],
 )
-def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, meant: str) -> None:
+def test_similar_field_is_suggested(body: dict[str, Any], field: str, meant: str) -> None:
     assert field_errors(body)[field] == f"there is no such field; did you mean {meant}?"
 
 
@@ -75,7 +75,7 @@ def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, mean
         ({"loras": [{"name": "ink", "scale": [1]}]}, "loras.0.scale.0", ""),
     ],
 )
-def test_what_is_no_object_is_told_its_shape(body: dict[str, Any], field: str, shape: str) -> None:
+def test_error_names_the_expected_shape(body: dict[str, Any], field: str, shape: str) -> None:
     assert field_errors(body)[field] == f"must be an object{shape}"
 
 
@@ -87,7 +87,7 @@ def test_what_is_no_object_is_told_its_shape(body: dict[str, Any], field: str, s
         (ImageArguments, "timeout", None),
     ],
 )
-def test_another_api_is_told_fields_of_its_own_alone(
+def test_each_api_suggests_only_its_own_fields(
     kind: type[BaseModel], field: str, meant: str | None
 ) -> None:
     with pytest.raises(Invalid) as caught:
@@ -96,18 +96,18 @@ def test_another_api_is_told_fields_of_its_own_alone(
     assert message == "there is no such field" + (f"; did you mean {meant}?" if meant else "")
 
 
-def test_nothing_is_guessed_where_nothing_is_near() -> None:
+def test_no_suggestion_for_dissimilar_fields() -> None:
     assert field_errors({"zzz": 1}) == {"zzz": "there is no such field"}
 
 
-def test_many_unknown_fields_are_told_alike() -> None:
+def test_many_unknown_fields_give_a_bounded_error() -> None:
     errors = field_errors({"steps": 4} | {f"zzz{i}": 1 for i in range(100)})
     assert len(errors) == 16
     assert errors["steps"] == "there is no such field; did you mean num_inference_steps?"
 
 
 @pytest.mark.parametrize("part", ALIASES)
-def test_an_alias_names_fields_that_there_are(part: str) -> None:
+def test_aliases_name_existing_fields(part: str) -> None:
     fields = PARTS[part].model_fields
     for alias, target in ALIASES[part].items():
         assert alias not in fields, f"{alias} is a field now"

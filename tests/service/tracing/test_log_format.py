@@ -46,7 +46,7 @@ def test_a_line_is_an_object() -> None:
     assert rfc3339(0.5) == "1970-01-01T00:00:00.500Z"
 
 
-def test_what_it_is_about_is_in_it() -> None:
+def test_line_has_context_fields() -> None:
     ids = {"request_id": "req_1", "key_id": "ab12", "job": "job_1", "tenant": "acme"}
     with log_fields(**ids), log_fields(trace_id="a" * 32, span_id="b" * 16):
         line = said("x")
@@ -99,7 +99,7 @@ def test_lines_for_people_end_with_the_ids_of_request_and_key() -> None:
     assert written().endswith(" s: it went well")
 
 
-async def test_tasks_tell_of_their_own() -> None:
+async def test_tasks_have_separate_context_fields() -> None:
     async def work(job: str) -> str:
         note(job=job)
         await asyncio.sleep(0)
@@ -110,7 +110,7 @@ async def test_tasks_tell_of_their_own() -> None:
     assert "job" not in context_fields()
 
 
-def test_a_prompt_is_no_field() -> None:
+def test_prompt_cannot_be_a_log_field() -> None:
     with pytest.raises(TypeError, match="prompt"):
         note(prompt="a cat")
     with pytest.raises(TypeError, match="key"):

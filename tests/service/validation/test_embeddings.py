@@ -49,7 +49,7 @@ def test_other_prompts_select_none() -> None:
     assert resolved(TAKING, prompt="mood").loras == ()
 
 
-def test_an_adapter_brings_its_embeddings() -> None:
+def test_adapter_includes_its_embeddings() -> None:
     ink = INK.model_copy(update={"embeddings": {"ink-style": 2}})
     body = {"prompt": "a cat, ink-style", "loras": [{"name": "ink.safetensors"}]}
     result = resolve(parse_body(body), READING, LimitSettings(), loras=[ink])
@@ -72,7 +72,7 @@ def test_unknown_names_are_warnings() -> None:
     assert "is read as text: the model" in others["prompt"]
 
 
-def test_an_embedding_is_no_adapter() -> None:
+def test_embedding_is_not_an_adapter() -> None:
     with pytest.raises(Invalid) as error:
         resolved(loras=[{"name": "mood"}])
     (problem,) = error.value.errors

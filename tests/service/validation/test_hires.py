@@ -111,7 +111,7 @@ def test_a_first_pass_may_begin_with_an_image() -> None:
         (SPEC, {"sigmas": [1.0, 0.5]}, "hires", "leave it out, or sigmas"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_invalid_field_is_named(
     spec: ModelSpec, fields: dict[str, Any], field: str, said: str
 ) -> None:
     errors = wrong_fields(spec, **{**SMALL, "hires": {}, **fields})
@@ -154,7 +154,9 @@ def test_an_upscaler_of_the_models_own_latents_is_the_default() -> None:
         ({"num_inference_steps": 4}, "hires.num_inference_steps", "has its own second pass"),
     ],
 )
-def test_what_such_an_upscaler_does_not_take(hires: dict[str, Any], field: str, said: str) -> None:
+def test_unsupported_options_of_a_latent_upscaler(
+    hires: dict[str, Any], field: str, said: str
+) -> None:
     errors = wrong_fields(TWO_STAGES, **SMALL, hires=hires)
     assert errors.keys() == {field}
     assert said in errors[field]
@@ -174,7 +176,7 @@ def test_the_second_pass_of_a_video_is_held_to_all_of_its_frames() -> None:
     assert "the second pass's" in errors["num_frames"]
 
 
-def test_a_model_without_hires_fix_refuses_it_beside_an_upscaler() -> None:
+def test_model_without_hires_rejects_it_with_an_upscaler() -> None:
     video = with_upscalers(VIDEO, {"photo": Upscaler(scale=4, tile=64)})
     fields = {"hires": {"scale": 2}, "upscale": {"name": "photo"}}
     assert "hires" in wrong_fields(video, **SMALL, **fields)
@@ -216,7 +218,7 @@ def test_a_target_may_be_listed_with_another_length_of_the_text() -> None:
     assert wrong_fields(spec, **alone) == {"max_sequence_length": "must be 64 with this size"}
 
 
-def test_a_models_default_is_drawn_with_what_it_leaves_open() -> None:
+def test_model_default_fills_open_fields() -> None:
     defaults = {**SPEC.defaults, "hires": {"scale": 1.5}}
     spec = SPEC.model_copy(
         update={
@@ -240,7 +242,7 @@ def test_a_models_default_is_drawn_with_what_it_leaves_open() -> None:
     assert "hires" not in resolved(spec, **SMALL, sigmas=[1.0, 0.5]).fields
 
 
-def test_what_is_upscaled_is_the_second_passs_image() -> None:
+def test_upscaling_applies_to_the_second_pass() -> None:
     limits = LimitSettings(max_upscaled_pixels=128 * 96 * 4)
     fields = {**SMALL, "hires": {}, "upscale": {"name": "photo", "scale": 2.1}}
     errors = wrong_fields(WITH_UPSCALER, limits, **fields)

@@ -63,13 +63,13 @@ def warnings_of(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
         ({"quality": "guidance-interval", "guidance_scale": 0}, "quality", "this request has none"),
     ],
 )
-def test_a_field_without_effect_is_told(fields: dict[str, Any], field: str, said: str) -> None:
+def test_field_without_effect_is_a_warning(fields: dict[str, Any], field: str, said: str) -> None:
     (message,) = [text for name, text in warnings_of(**fields).items() if name == field]
     assert said in message
 
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
-def test_weights_and_adapters_of_a_plain_prompt_are_told(field: str) -> None:
+def test_weights_and_adapters_in_a_plain_prompt_are_warnings(field: str) -> None:
     assert (
         'with prompt_syntax "weighted" they apply' in warnings_of(**{field: "a (cat:1.2)"})[field]
     )
@@ -78,11 +78,11 @@ def test_weights_and_adapters_of_a_plain_prompt_are_told(field: str) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["a (cat)", "[a] cat", "a cat (1:2", "a < b", ":-)"])
-def test_brackets_that_may_be_meant_as_text_are_not_told(prompt: str) -> None:
+def test_brackets_in_plain_text_are_no_warning(prompt: str) -> None:
     assert warnings_of(prompt=prompt) == {}
 
 
-def test_prompt_editing_is_told_to_be_none() -> None:
+def test_prompt_editing_is_a_warning() -> None:
     editing = {"prompt": "a [cat:dog:0.5]", "negative_prompt": "[rain|snow]"}
     warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **editing)
     assert warnings.keys() == editing.keys()
@@ -90,7 +90,7 @@ def test_prompt_editing_is_told_to_be_none() -> None:
     assert warnings_of(WEIGHTED, **editing) == {}
 
 
-def test_weights_without_their_bracket_are_told() -> None:
+def test_unbalanced_brackets_are_a_warning() -> None:
     lost = {"prompt": "a (cat:1.2", "negative_prompt": "rain:1.2)"}
     warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **lost)
     assert warnings.keys() == lost.keys()
@@ -98,7 +98,7 @@ def test_weights_without_their_bracket_are_told() -> None:
     assert warnings_of(WEIGHTED, **lost) == {}
 
 
-def test_compositions_are_told_to_be_none() -> None:
+def test_compositions_are_a_warning() -> None:
     composed = {"prompt": "a cat :1.2 AND a dog", "negative_prompt": "rain AND snow"}
     warnings = warnings_of(WEIGHTED, prompt_syntax="weighted", **composed)
     assert warnings.keys() == {"prompt"}
@@ -106,7 +106,7 @@ def test_compositions_are_told_to_be_none() -> None:
     assert warnings_of(WEIGHTED, **composed) == {}
 
 
-def test_weights_that_count_are_not_told() -> None:
+def test_effective_weights_are_no_warning() -> None:
     weighted = {"prompt_syntax": "weighted", "prompt": "a (cat:1.2)"}
     assert warnings_of(WEIGHTED, **weighted) == {}
     default = WEIGHTED.model_copy(
@@ -144,7 +144,7 @@ def test_a_rate_of_single_frames() -> None:
 
 
 @pytest.mark.parametrize("format", ["png", "gif", "mp4", "webm"])
-def test_a_format_without_sound_says_so(format: str) -> None:
+def test_format_without_sound_is_a_warning(format: str) -> None:
     with_sound = VIDEO.model_copy(update={"sound_hz": 48000})
     warnings = warnings_of(with_sound, output={"format": format})
     if format in ("png", "gif"):
@@ -187,9 +187,7 @@ def test_controls_that_no_step_reads(control: dict[str, float], said: str | None
     ("others", "said"),
     [((), "has no effect: "), (("depth",), "its image has no effect, only its mode: ")],
 )
-def test_a_union_is_told_the_modes_of_images_that_it_does_not_see(
-    others: tuple[str, ...], said: str
-) -> None:
+def test_union_warns_of_unread_modes(others: tuple[str, ...], said: str) -> None:
     kinds = {mode: ControlKind(mode=mode, union=1) for mode in ("pose", "depth")}
     limits = CONTROLLED.limits.model_copy(update={"max_controls": 2})
     spec = CONTROLLED.model_copy(update={"controls": kinds, "limits": limits})
@@ -199,7 +197,7 @@ def test_a_union_is_told_the_modes_of_images_that_it_does_not_see(
     assert warnings == {"control.0": f"{said}its scale is 0"}
 
 
-def test_a_control_that_the_second_pass_alone_reads() -> None:
+def test_control_read_only_by_the_second_pass() -> None:
     entry = {"name": "canny", "image": "x", "end": 0.2}
     fields = {"num_inference_steps": 4, "control": [entry], "width": 64, "height": 48}
     assert not warnings_of(CONTROLLED, **fields, hires={"num_inference_steps": 10, "strength": 1})

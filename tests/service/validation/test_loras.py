@@ -124,7 +124,7 @@ def test_a_scale_is_finite(scale: float) -> None:
     assert refused({"name": "ink", "scale": scale}).keys() == {"loras.0.scale"}
 
 
-def test_an_unknown_name_is_told_what_there_is_the_nearest_first() -> None:
+def test_unknown_name_lists_adapters_by_similarity() -> None:
     assert refused({"name": "onk"}) == {
         "loras.0.name": "the model 'flux-demo' has no adapter 'onk'; available: ink, oil"
     }
@@ -134,13 +134,13 @@ def test_an_unknown_name_is_told_what_there_is_the_nearest_first() -> None:
     }
 
 
-def test_many_names_are_not_all_told() -> None:
+def test_long_list_of_names_is_truncated() -> None:
     many = [INK.model_copy(update={"name": f"ink-{number:02}"}) for number in range(20)]
     message = refused({"name": "ink-07b"}, offered=many)["loras.0.name"]
     assert "; available: ink-07, " in message and message.endswith(" and 12 more")
 
 
-def test_an_adapter_that_only_another_tenant_sees_is_told_like_one_that_never_was() -> None:
+def test_private_adapter_of_another_tenant_looks_unknown() -> None:
     secret, unknown = refused({"name": "secret"}), refused({"name": "never"})
     assert (
         secret["loras.0.name"].replace("secret", "never").partition(";")[0]
@@ -149,7 +149,7 @@ def test_an_adapter_that_only_another_tenant_sees_is_told_like_one_that_never_wa
     assert resolved({"name": "secret"}, offered=[*SPECS_LORAS.values()]).loras
 
 
-def test_where_a_model_has_none_yet_an_upload_is_proposed() -> None:
+def test_model_without_adapters_suggests_an_upload() -> None:
     message = refused({"name": "ink"}, offered=[])["loras.0.name"]
     assert message == (
         "there is no adapter 'ink': the model 'flux-demo' has none yet; upload one by POST"
@@ -157,7 +157,7 @@ def test_where_a_model_has_none_yet_an_upload_is_proposed() -> None:
     )
 
 
-def test_an_adapter_of_another_model_is_told_so() -> None:
+def test_adapter_of_another_model_is_reported() -> None:
     assert refused({"name": "chalk"}) == {
         "loras.0.name": "the adapter 'chalk' is for the model 'other', not for 'flux-demo'"
     }
@@ -196,7 +196,7 @@ def test_a_name_twice_is_refused() -> None:
     }
 
 
-def test_a_model_without_adapters_says_who_can_change_that() -> None:
+def test_model_without_adapters_names_the_setting() -> None:
     assert refused({"name": "ink"}, spec=SPEC) == {
         "loras": "the model 'flux-demo' accepts no adapters; its operator can enable them in"
         " models.flux-demo.lora_pages"
@@ -204,7 +204,7 @@ def test_a_model_without_adapters_says_who_can_change_that() -> None:
 
 
 @pytest.mark.parametrize("spec", [SPEC, TAKING])
-def test_an_empty_list_is_none(spec: ModelSpec) -> None:
+def test_empty_list_counts_as_absent(spec: ModelSpec) -> None:
     result = resolved(spec=spec)
     assert result.loras == () and "loras" not in result.fields
 

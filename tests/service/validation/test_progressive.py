@@ -36,12 +36,12 @@ def test_its_steps_are_those_of_one_image() -> None:
         ({"quality": "guided", "image": "x"}, "has no smaller steps: this request has images"),
     ],
 )
-def test_a_request_that_it_does_nothing_for_is_told(fields: dict[str, Any], said: str) -> None:
+def test_ineffective_preset_is_a_warning(fields: dict[str, Any], said: str) -> None:
     (warning,) = resolved(GROWING, **{"quality": "grows"} | fields).warnings
     assert warning.field == "quality" and said in warning.message
 
 
-def test_nobody_is_told_of_a_default() -> None:
+def test_default_preset_gives_no_warning() -> None:
     """The client did not request the preset."""
     spec = GROWING.model_copy(update={"defaults": {**SPEC.defaults, "quality": "grows"}})
     assert resolved(spec, image="x").warnings == []

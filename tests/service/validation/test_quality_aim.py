@@ -52,7 +52,7 @@ def resolved(model: ModelSpec, min_psnr_db: float, **more: Any) -> Any:
     ("wanted_db", "chosen"),
     [(20, "faster"), (24, "faster"), (24.1, "fast"), (31, "slow"), (50, "exact"), (90, "exact")],
 )
-def test_the_fastest_preset_that_kept_it_is_taken(wanted_db: float, chosen: str) -> None:
+def test_fastest_sufficient_preset_is_chosen(wanted_db: float, chosen: str) -> None:
     """`exact` is chosen if a sufficient preset is no faster, or none is known."""
     assert resolved(MEASURED, wanted_db) == chosen
 
@@ -72,7 +72,7 @@ ELSEWHERE: list[tuple[ModelSpec, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("model", "more"), ELSEWHERE)
-def test_exact_keeps_what_nobody_has_measured(model: ModelSpec, more: dict[str, Any]) -> None:
+def test_exact_remains_without_measurements(model: ModelSpec, more: dict[str, Any]) -> None:
     assert resolved(model, 28, **more) == "exact"
 
 
@@ -85,7 +85,7 @@ def test_exact_keeps_what_nobody_has_measured(model: ModelSpec, more: dict[str, 
         (UNMEASURED, {}, "have not been measured"),
     ],
 )
-def test_a_model_without_exact_refuses_it_with_what_there_is(
+def test_model_without_exact_lists_its_presets(
     model: ModelSpec, more: dict[str, Any], said: str
 ) -> None:
     narrow = {"has_exact": False, "defaults": {**model.defaults, "quality": "guessed"}}

@@ -92,17 +92,17 @@ def test_a_strength_that_leaves_no_step_of_this_family_is_refused() -> None:
     assert resolved(NOISY, image="x", num_inference_steps=4).steps == 1
 
 
-def test_steps_count_over_all_pictures() -> None:
+def test_steps_count_over_all_images() -> None:
     assert resolved(num_images=3, num_inference_steps=5).steps == 15
     assert resolved(num_images=2, image="x", strength=0.5).steps == 4
 
 
-def test_a_drawn_seed_is_one_that_every_reader_can_hold() -> None:
+def test_random_seed_fits_every_reader() -> None:
     seeds = {resolved().fields["seed"] for _ in range(20)}
     assert len(seeds) > 1 and max(seeds) < MAX_RANDOM_SEED
 
 
-def test_strength_is_there_only_with_a_picture() -> None:
+def test_strength_applies_only_with_an_image() -> None:
     assert "strength" not in resolved().fields
     assert resolved(image="x").fields["strength"] == 0.6
     assert (resolved().task, resolved(image="x").task) == ("text-to-image", "image-to-image")
@@ -137,9 +137,7 @@ def test_request_is_validated_as_its_family_class() -> None:
         (NOISY, [0.5, 14.6], "must fall"),
     ],
 )
-def test_sigmas_are_what_the_family_means_by_them(
-    spec: ModelSpec, sigmas: list[float], said: str
-) -> None:
+def test_sigmas_have_the_family_s_meaning(spec: ModelSpec, sigmas: list[float], said: str) -> None:
     fields = {"scheduler": {"name": "euler"}} if spec is NOISY else {}
     assert said in wrong_fields(spec, sigmas=sigmas, **fields)["sigmas"]
 
@@ -196,7 +194,7 @@ def test_a_video_model_makes_videos() -> None:
         (SPEC, {"last_image": "x", "image": "x"}, {"last_image": "does not support"}),
     ],
 )
-def test_the_pictures_that_a_task_needs_are_named(
+def test_required_images_of_a_task_are_named(
     spec: ModelSpec, fields: dict[str, str], named: dict[str, str]
 ) -> None:
     wrong = wrong_fields(spec, **fields)
@@ -223,7 +221,7 @@ def test_frames_of_a_network_that_joins_several_into_a_token(frames: int, said: 
     assert resolved(joins, num_frames=13).fields["num_frames"] == 13
 
 
-def test_clips_have_limits_of_ours_too() -> None:
+def test_video_limits_of_the_settings_apply() -> None:
     short, small = LimitSettings(max_frames=12), LimitSettings(max_clip_pixels=96 * 64 * 5)
     assert "9 at most" in wrong_fields(VIDEO, short, num_frames=13)["num_frames"]
     assert "times num_frames" in wrong_fields(VIDEO, small, num_frames=9)["num_frames"]
@@ -255,7 +253,7 @@ def test_frames_that_a_model_has(frames: int) -> None:
         ),
     ],
 )
-def test_a_wrong_scheduler_is_told(scheduler: dict[str, object], field: str, said: str) -> None:
+def test_invalid_scheduler_is_rejected(scheduler: dict[str, object], field: str, said: str) -> None:
     assert said in wrong_fields(VIDEO, scheduler=scheduler)[field]
 
 
@@ -269,7 +267,7 @@ def test_a_scheduler_and_its_options_are_kept() -> None:
     assert "none but the checkpoint's own" in message
 
 
-def test_the_format_of_a_clip() -> None:
+def test_video_format() -> None:
     """The Accept header selects the format if the request does not. Frames are several files."""
     default_request = GenerateRequest.model_validate({"prompt": "a cat"})
 
@@ -288,7 +286,7 @@ def test_the_format_of_a_clip() -> None:
         resolve(default_request, SPEC, LIMITS, ("video/mp4",))
 
 
-def test_no_more_layers_can_be_skipped_than_there_are() -> None:
+def test_clip_skip_is_limited() -> None:
     limits = SPEC.limits.model_copy(update={"max_clip_skip": 2})
     shallow = SPEC.model_copy(update={"fields": SPEC.fields | {"clip_skip"}, "limits": limits})
     assert wrong_fields(shallow, clip_skip=3) == {"clip_skip": "must be 2 at most"}
@@ -418,9 +416,7 @@ def test_a_model_may_need_more_than_one_step() -> None:
     ("given", "size"),
     [({}, (512, 384)), ({"width": 256}, (256, 384)), ({"width": 256, "height": 32}, (256, 32))],
 )
-def test_what_a_request_leaves_open_of_its_size_is_its_images(
-    given: dict[str, int], size: tuple[int, int]
-) -> None:
+def test_open_size_defaults_to_the_image_size(given: dict[str, int], size: tuple[int, int]) -> None:
     request = GenerateRequest.model_validate({"prompt": "a cat", "image": "x", **given})
     sized = with_size_of(request, ImageFile("image/png", 513, 399), SPEC)
     assert (sized.width, sized.height) == size

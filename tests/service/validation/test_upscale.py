@@ -32,7 +32,7 @@ def test_name_and_scale_are_filled_in(
     assert (upscale["name"], upscale["scale"]) == found
 
 
-def test_none_is_asked_for_by_itself() -> None:
+def test_no_upscaling_by_default() -> None:
     assert "upscale" not in resolved(ONE).fields
 
 
@@ -46,7 +46,7 @@ def test_none_is_asked_for_by_itself() -> None:
         (TWO, {"name": "anime", "scale": 2.5}, "upscale.scale", "must be 2 at most"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_invalid_upscale_is_named(
     spec: ModelSpec, asked: dict[str, object], field: str, said: str
 ) -> None:
     errors = wrong_fields(spec, upscale=asked)

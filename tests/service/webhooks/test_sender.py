@@ -108,7 +108,7 @@ async def nothing_is_pending(redis: Redis) -> None:
     await eventually(nothing)
 
 
-async def test_an_ended_job_is_told(
+async def test_ended_job_is_sent(
     http: httpx.AsyncClient, pool: StandIn, address: Address, empty_redis: Redis
 ) -> None:
     job = (await generate(http, {"url": address.url}, metadata={"order": "7"})).json()
@@ -122,7 +122,7 @@ async def test_an_ended_job_is_told(
     assert address.messages.empty()
 
 
-async def test_a_message_that_is_not_taken_comes_again(
+async def test_rejected_message_is_retried(
     http: httpx.AsyncClient, pool: StandIn, address: Address, empty_redis: Redis
 ) -> None:
     address.statuses = [500, 302]
@@ -133,7 +133,7 @@ async def test_a_message_that_is_not_taken_comes_again(
 
 
 @pytest.mark.parametrize(("statuses", "sent"), [([500] * 9, 3), ([410], 1)])
-async def test_after_a_while_it_is_given_up(
+async def test_message_is_dropped_after_its_retries(
     http: httpx.AsyncClient,
     pool: StandIn,
     address: Address,
@@ -148,7 +148,7 @@ async def test_after_a_while_it_is_given_up(
     assert address.messages.qsize() == sent - 1
 
 
-async def test_only_the_events_that_were_asked_for(
+async def test_only_requested_events_are_sent(
     http: httpx.AsyncClient, pool: StandIn, address: Address, empty_redis: Redis
 ) -> None:
     await generate(http, {"url": address.url, "events": ["failed"]})
@@ -156,7 +156,7 @@ async def test_only_the_events_that_were_asked_for(
     assert address.messages.empty()
 
 
-async def test_nothing_is_kept_of_a_request_that_made_no_job(
+async def test_refused_request_leaves_no_webhook(
     http: httpx.AsyncClient, queue: Queue, address: Address, empty_redis: Redis
 ) -> None:
     await queue.register("cold", SPEC, ready=False)
@@ -213,7 +213,7 @@ async def test_a_restart_loses_none(
         ({}, "webhook.url"),
     ],
 )
-async def test_an_address_that_cannot_be_told(
+async def test_invalid_webhook_is_rejected(
     http: httpx.AsyncClient, pool: StandIn, webhook: Any, field: str
 ) -> None:
     answer = await generate(http, webhook)
@@ -221,7 +221,7 @@ async def test_an_address_that_cannot_be_told(
     assert answer.json()["errors"][0]["field"] == field
 
 
-async def test_without_a_secret_there_are_none(
+async def test_webhooks_need_a_secret(
     settings: Settings, queue: Queue, store: Store, pool: StandIn
 ) -> None:
     app = create_app(settings.model_copy(update={"webhooks": WebhookSettings()}), queue, store)
@@ -241,6 +241,6 @@ def test_a_signature_is_the_specification_s_own_example() -> None:
 @pytest.mark.parametrize(
     "secret", ["", "whsec_", "whsec_AAAA", "whsec_!", base64.b64encode(KEY).decode()]
 )
-def test_a_bad_secret_is_named(secret: str) -> None:
+def test_invalid_secret_is_named(secret: str) -> None:
     with pytest.raises(ConfigError, match=r"webhooks\.secret"):
         secret_bytes(secret)

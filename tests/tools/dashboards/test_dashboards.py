@@ -38,7 +38,7 @@ KUBERNETES = {"kube_horizontalpodautoscaler_spec_max_replicas"}
 """Metrics of kube-state-metrics, which some clusters have."""
 
 
-def test_the_files_are_what_the_code_writes() -> None:
+def test_generated_dashboards_are_current() -> None:
     assert {file.stem for file in DASHBOARDS} == set(WRITTEN)
     for name, dashboard in WRITTEN.items():
         hint = "differs: run `make dashboards`"
@@ -65,7 +65,7 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("uid", ALL)
-def test_what_queries_and_links_refer_to_can_be_chosen(uid: str) -> None:
+def test_variables_in_queries_and_links_exist(uid: str) -> None:
     dashboard = ALL[uid]
     choices = {variable["name"] for variable in dashboard["templating"]["list"]}
     texts = strings(dashboard["panels"]) + strings(dashboard["links"])
@@ -110,7 +110,7 @@ CHOSEN: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("labels", ["", "all"])
-def test_installations_are_told_apart(labels: str, tmp_path: Path) -> None:
+def test_installations_are_distinguished(labels: str, tmp_path: Path) -> None:
     """Without labels, as with compose, every series matches."""
     queued = HELD if labels else {"": HELD[""]}
     cases = CHOSEN if labels else {"everything": ({}, HELD[""])}
@@ -176,7 +176,7 @@ def test_polls_do_not_refill_the_error_budget(tmp_path: Path) -> None:
     promtool("test", "rules", file)
 
 
-def test_every_metric_that_is_asked_for_exists() -> None:
+def test_every_queried_metric_exists() -> None:
     """Includes metrics that have no data on CPUs."""
     queries = [*dashboard_queries("1m", "1h"), *rule_queries()]
     metrics = {match["name"] for query in queries for match in SELECTOR.finditer(query.expr)}
@@ -202,7 +202,7 @@ def test_curves_of_histograms_show_exemplars() -> None:
     }
 
 
-def test_every_metric_that_exists_is_asked_for() -> None:
+def test_every_exported_metric_is_queried() -> None:
     """A metric without a query would never be seen."""
     queries = [*dashboard_queries("1m", "1h"), *rule_queries()]
     words = " ".join(query.expr for query in queries)
@@ -223,7 +223,7 @@ def told() -> set[str]:
     }
 
 
-def test_grafana_is_given_what_compose_mounts() -> None:
+def test_grafana_provisioning_matches_compose() -> None:
     folder = DEPLOY / "grafana" / "provisioning"
     source = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())
     chosen = next(

@@ -114,7 +114,7 @@ async def drawn(config: Path, main: str, redis_url: str) -> list[np.ndarray]:
 
 
 @pytest.mark.timeout(900)  # two builds and two workers, minutes on two busy cores
-async def test_a_pool_draws_the_same_by_what_was_built_without_its_weights(
+async def test_prebuilt_programs_give_the_same_image(
     folders: dict[str, Path], redis_url: str, empty_redis: object, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "made")
@@ -162,7 +162,7 @@ async def test_a_pool_draws_the_same_by_what_was_built_without_its_weights(
     ],
     ids=str,
 )
-def test_wrong_use_says_what_to_do(
+def test_invalid_arguments_name_the_fix(
     arguments: tuple[str, ...], code: int, message: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
@@ -172,14 +172,14 @@ def test_wrong_use_says_what_to_do(
     assert message in result.stderr
 
 
-def test_without_an_address_it_asks_for_one(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_missing_output_url_is_reported(folders: dict[str, Path], tmp_path: Path) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)
     result = compiled(config, "--model", "flux", "--topology", "cpu:1")
     assert result.returncode == 2
     assert "--out URL, or `executables` in the settings" in result.stderr
 
 
-def test_a_bucket_that_is_not_there_is_said_before_anything_is_built(
+def test_missing_bucket_fails_before_the_build(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = written(tmp_path / "site", "redis://nowhere", folders)

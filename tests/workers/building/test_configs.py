@@ -12,7 +12,7 @@ from tests.service.jobs.object_stores import BUCKET
 from workers.building.build import with_local_configs
 
 
-def test_a_single_file_in_an_object_store_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_file_in_an_object_store_stays_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = f"s3://{BUCKET}/files/sdxl.safetensors", f"s3://{BUCKET}/folders/sdxl"
     settings = Settings.model_validate(
         {

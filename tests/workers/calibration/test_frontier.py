@@ -45,7 +45,7 @@ def test_of_two_that_are_as_fast_the_nearer_one_is_left() -> None:
     assert frontier(candidates) == {"planned-2.00x": "other"}
 
 
-def test_a_first_look_rules_out_what_is_far_behind() -> None:
+def test_dominated_candidates_are_excluded_early() -> None:
     candidates = {
         "a": figures(0.2, 30),
         "b": figures(0.3, 29),

@@ -69,7 +69,7 @@ async def test_the_least_recently_used_adapter_leaves() -> None:
     assert loads.slots.digests == ["c", "a"]
 
 
-async def test_an_image_whose_adapters_are_there_passes_one_that_waits_for_pages() -> None:
+async def test_image_with_loaded_adapters_overtakes_a_waiting_one() -> None:
     loads = Loads(3)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(loads.reserve(lora("a")))
@@ -91,7 +91,7 @@ async def test_an_image_whose_adapters_are_there_passes_one_that_waits_for_pages
         await passing
 
 
-async def test_nobody_begins_with_an_adapter_that_leaves_for_another() -> None:
+async def test_adapter_chosen_for_eviction_admits_no_new_image() -> None:
     loads = Loads(2)
     async with loads.reserve(lora("a")), loads.reserve(lora("b")):
         large = loads.reserve(lora("large", 2))
@@ -116,7 +116,7 @@ async def test_a_broken_adapter_fails_its_own_images_and_frees_its_pages() -> No
         assert loads.slots.digests == ["b"]
 
 
-async def test_one_that_leaves_while_it_waits_keeps_nobody_out() -> None:
+async def test_canceled_waiter_does_not_block_others() -> None:
     loads = Loads(1)
     async with loads.reserve(lora("a")):
         waiting = asyncio.create_task(loads.reserve(lora("b")).__aenter__())

@@ -24,7 +24,7 @@ def with_head(head: Any, rest: bytes = b"") -> bytes:
     return struct.pack("!I", len(text)) + text + rest
 
 
-def test_what_is_sent_is_received() -> None:
+def test_framing_round_trips() -> None:
     arrays: dict[str, Any] = {
         "scalar": np.float32(2.5),
         "empty": np.zeros((3, 0), np.int64),
@@ -57,7 +57,7 @@ def test_what_is_sent_is_received() -> None:
         {"kind": "x", "fields": {}, "arrays": {"a": ["int32", [1.0]]}},
     ],
 )
-def test_what_is_no_message_is_refused(head: Any) -> None:
+def test_invalid_message_is_rejected(head: Any) -> None:
     with pytest.raises(BadMessage):
         read_back(with_head(head, bytes(8)))
 

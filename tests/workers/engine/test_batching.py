@@ -67,13 +67,13 @@ def test_rows_of_a_phase_advance_at_one_pace() -> None:
     assert [r.sent for r in rows] == [2, 2, 2]
 
 
-def test_phases_take_turns() -> None:
+def test_step_kinds_alternate() -> None:
     programs = shape(1, 2, 4)
     rows = [row(programs), row(programs), row(programs, "second"), row(shape(1))]
     assert take_turns(rows, 6) == [[0, 1], [2], [3]] * 2
 
 
-def test_a_row_in_doubt_goes_alone_and_not_ahead() -> None:
+def test_doubtful_row_runs_separately_and_not_ahead() -> None:
     programs = shape(1, 2, 4)
     rows = [row(programs) for _ in range(3)]
     rows[1].rewind()
@@ -82,7 +82,7 @@ def test_a_row_in_doubt_goes_alone_and_not_ahead() -> None:
     assert not rows[1].sendable
 
 
-def test_nothing_to_send() -> None:
+def test_no_sendable_rows() -> None:
     sent = row(shape(1), steps=1)
     other = row(shape(1))
     sent.send(None, 1)
@@ -148,7 +148,7 @@ def test_rows_that_run_together_swap_together() -> None:
     assert len(ended) == 4
 
 
-def test_one_after_the_other_swaps_once_a_row_and_expert() -> None:
+def test_sequential_rows_swap_once_per_row_and_expert() -> None:
     programs = shape(1, experts=EXPERTS)
     rows = [two_phases(programs, 2, 2) for _ in range(3)]
     swapped_in, ended = swaps(dict(enumerate(rows)), 20, slots=1)
@@ -156,7 +156,7 @@ def test_one_after_the_other_swaps_once_a_row_and_expert() -> None:
     assert ended == rows
 
 
-def test_newcomers_do_not_keep_a_row_from_its_other_network() -> None:
+def test_new_rows_do_not_starve_a_waiting_network() -> None:
     """One more row that needs only the first network arrives in every turn."""
     programs = shape(1, 2, 4, experts=EXPERTS)
     waiting_row = two_phases(programs, 2, 2)
@@ -179,10 +179,10 @@ def test_a_row_in_doubt_holds_its_network() -> None:
     """The row's step may have to be repeated with the network that is resident."""
     programs = shape(1, experts=EXPERTS)
     doubtful, absent = two_phases(programs, 3, 0), two_phases(programs, 0, 3)
-    doubtful.retries_alone, doubtful.sent = True, 1
+    doubtful.retries_separately, doubtful.sent = True, 1
     absent.slot_ticket = 5
     assert next_batch([doubtful, absent], "high") is None
-    doubtful.done, doubtful.retries_alone = 1, False
+    doubtful.done, doubtful.retries_separately = 1, False
     assert next_batch([doubtful, absent], "high").rows == (doubtful,)
 
 
@@ -195,7 +195,7 @@ def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
     assert phase.batch_layouts == [BatchLayout(1)]
 
 
-def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
+def test_out_of_memory_disables_only_that_layout() -> None:
     phase = shape(1, 2, 4).step_kinds[StepProgram("first")]
     for batch_layout in (BatchLayout(2, 2), BatchLayout(4, 4)):
         phase.programs[batch_layout] = phase.programs[BatchLayout(1)]

@@ -15,7 +15,7 @@ from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
-from tests.workers.sounding import SoundingToy
+from tests.workers.sound_toy import SoundingToy
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
 from workers.engine.engine import Engine
@@ -65,7 +65,7 @@ def assert_is_reference(picture: EngineOutput, pipeline: ToyPipeline, **fields: 
     assert np.std(expected) > 10, "an image without contrast proves nothing"
 
 
-async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
+async def test_single_image_matches_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
     fields = {"prompt": "a hat", "seed": 7, "num_inference_steps": 5}
     picture = await make(engine, **fields)
     assert_is_reference(picture, pipeline, **fields)
@@ -96,9 +96,7 @@ async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipel
 
 
 @pytest.mark.parametrize("pipeline", [SoundingToy()])
-async def test_sound_is_the_same_alone_and_in_company(
-    pipeline: SoundingToy, layout: Layout
-) -> None:
+async def test_sound_is_equal_single_and_batched(pipeline: SoundingToy, layout: Layout) -> None:
     clips = [{"num_frames": 5, "seed": seed, "num_inference_steps": 4 + seed} for seed in range(4)]
     engine = Engine(pipeline, layout, 4)
     together = await asyncio.gather(*(make(engine, **clip) for clip in clips))
@@ -115,7 +113,7 @@ async def test_sound_is_the_same_alone_and_in_company(
     assert np.abs(first - second).max() > 0.1
 
 
-async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(
+async def test_joining_and_leaving_image_changes_no_other(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     """The long image is held in a step while the short image joins."""
@@ -156,7 +154,7 @@ async def test_cancel_while_waiting_for_a_slot(engine: Engine, pipeline: ToyPipe
     assert pipeline.gate.count <= 16
 
 
-async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+async def test_nan_fails_only_its_row(engine: Engine, pipeline: ToyPipeline) -> None:
     good = {"seed": 3, "num_inference_steps": 6}
     bad = asyncio.create_task(make(engine, nan_at=2, num_inference_steps=6))
     picture = await make(engine, **good)
@@ -178,7 +176,7 @@ async def test_out_of_memory_shrinks_the_batch(engine: Engine, pipeline: ToyPipe
     assert sizes(engine, "greedy") == [1], "it is remembered"
 
 
-async def test_a_picture_too_large_alone_fails_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+async def test_oversized_image_fails_only_itself(engine: Engine, pipeline: ToyPipeline) -> None:
     bad = [asyncio.create_task(make(engine, phase="hopeless", seed=seed)) for seed in range(2)]
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
     for task in bad:
@@ -188,7 +186,7 @@ async def test_a_picture_too_large_alone_fails_alone(engine: Engine, pipeline: T
 
 
 @pytest.mark.parametrize("stage", ["encode", "decode"])
-async def test_an_error_beside_the_loop_fails_its_row_alone(
+async def test_error_outside_the_loop_fails_only_its_row(
     engine: Engine, pipeline: ToyPipeline, stage: str
 ) -> None:
     bad = asyncio.create_task(make(engine, **{stage: "hopeless"}))
@@ -198,16 +196,14 @@ async def test_an_error_beside_the_loop_fails_its_row_alone(
     assert failure.value.error.code == "out_of_memory"
 
 
-async def test_a_bad_request_names_its_field(engine: Engine) -> None:
+async def test_invalid_request_names_its_field(engine: Engine) -> None:
     with pytest.raises(GenerationFailed) as failure:
         await make(engine, width=33)
     assert failure.value.error.code == "invalid_request"
     assert "width" in failure.value.error.message
 
 
-async def test_a_new_shape_compiles_beside_running_pictures(
-    engine: Engine, pipeline: ToyPipeline
-) -> None:
+async def test_new_bucket_compiles_while_images_run(engine: Engine, pipeline: ToyPipeline) -> None:
     """The new image's program is blocked in the compiler until the running image is done."""
     newcomer = asyncio.create_task(make(engine, phase="slow-to-compile"))
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
@@ -242,7 +238,7 @@ async def test_each_row_has_the_noise_of_its_own_steps(
     assert np.abs(plain - reference(pipeline, requests[0])).mean() > 10, "the noise does nothing"
 
 
-async def test_a_clip_and_its_preview_have_four_dimensions(
+async def test_video_and_preview_have_four_dimensions(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     fields = {"seed": 4, "num_frames": 5}
@@ -276,9 +272,7 @@ async def test_a_batch_that_does_not_compile_is_done_without(
         assert_is_reference(picture, pipeline, seed=picture.seed)
 
 
-async def test_what_failed_to_compile_is_compiled_anew(
-    engine: Engine, pipeline: ToyPipeline
-) -> None:
+async def test_failed_compilation_is_retried(engine: Engine, pipeline: ToyPipeline) -> None:
     with pytest.raises(GenerationFailed) as failure:
         await make(engine, phase="flawed")
     assert failure.value.error.code == "internal"
@@ -296,9 +290,7 @@ async def test_steps_are_counted(engine: Engine) -> None:
     assert steps() - before == 9
 
 
-async def test_an_error_of_the_loop_itself_ends_every_picture(
-    engine: Engine, pipeline: ToyPipeline
-) -> None:
+async def test_step_loop_error_fails_every_image(engine: Engine, pipeline: ToyPipeline) -> None:
     running = asyncio.create_task(make(engine, phase="gated"))
     await at_gate(pipeline)
     engine.step_loop.submit(None)  # no caller sends this
@@ -322,9 +314,7 @@ async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[EngineOut
     return picture, await tasks[0]
 
 
-async def test_a_picture_goes_on_where_another_engine_left_it(
-    engine: Engine, layout: Layout
-) -> None:
+async def test_image_resumes_in_another_engine(engine: Engine, layout: Layout) -> None:
     """Later steps keep their own noise, across more than one phase."""
     fields = {"seed": 4, "num_inference_steps": 20, "second_phase": "noisy", "prompt": "a hat"}
     picture, snapshot = await undisturbed(engine, 3, **fields)
@@ -351,7 +341,7 @@ async def test_a_picture_goes_on_where_another_engine_left_it(
         other.close()
 
 
-async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) -> None:
+async def test_held_row_does_not_advance(engine: Engine, pipeline: ToyPipeline) -> None:
     """Other rows continue. The snapshot of the held row is that of its last step."""
     rows: list[Row] = []
     fields = {"phase": "gated", "num_inference_steps": 50, "seed": 2}

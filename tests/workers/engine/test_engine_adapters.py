@@ -44,7 +44,7 @@ def assert_close(images: list[np.ndarray], expected: list[np.ndarray]) -> None:
         assert np.abs(image - images[0]).mean() > SHOWS, "an adapter does not show"
 
 
-async def test_experts_take_turns_with_adapters_of_either_and_of_both(
+async def test_experts_alternate_with_adapters_of_either_and_both(
     layout: Layout, tmp_path: Path
 ) -> None:
     """Several videos run at once, and their adapters are loaded while an expert is resident."""
@@ -97,7 +97,7 @@ async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
     assert_close(await drawn(encoders_on_host=True), await drawn())
 
 
-async def test_an_adapter_that_is_gone_or_has_changed_ends_its_own_image_alone(
+async def test_missing_or_changed_adapter_fails_only_its_image(
     layout: Layout, tmp_path: Path
 ) -> None:
     """The pages of a failed adapter become free for others."""

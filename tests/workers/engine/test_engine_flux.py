@@ -34,7 +34,7 @@ def picture() -> bytes:
     return file.getvalue()
 
 
-async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
+async def test_batching_does_not_change_images(flux: Pipeline, layout: Layout) -> None:
     """Text-to-image and image-to-image requests of unequal length and guidance, more than slots."""
     requests: list[tuple[dict[str, Any], dict[str, bytes]]] = [
         ({**REQUEST}, {}),
@@ -59,7 +59,7 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     assert np.abs(first - second).mean() > 10, "images that are all alike prove nothing"
 
 
-async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
+async def test_resumed_image_is_bitwise_equal(flux: Pipeline, layout: Layout) -> None:
     """An image-to-image request encodes its image again, but only for the embeddings."""
     requests = [
         ({**REQUEST, "num_inference_steps": 20}, {}),

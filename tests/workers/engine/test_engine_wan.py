@@ -38,7 +38,7 @@ def swaps() -> float:
     return REGISTRY.get_sample_value("atelier_expert_swaps_total", {"model": "wan"}) or 0
 
 
-async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout: Layout) -> None:
+async def test_swapped_experts_give_the_same_video(wan: Pipeline, layout: Layout) -> None:
     experts = [jax.tree.leaves(getattr(wan.weights, f"transformer{n}")) for n in ("", "_2")]
     assert all(isinstance(leaf, np.ndarray) for leaves in experts for leaf in leaves)
     phases = [step.program for step in wan.prepare(REQUEST, {}).steps]
@@ -60,7 +60,7 @@ async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout
     "scheduler",
     ["unipc", "dpmpp_2m_sde", pytest.param("flow_match_heun", marks=pytest.mark.nightly)],
 )
-async def test_the_rest_of_a_clip_is_the_same_to_the_bit(
+async def test_resumed_video_is_bitwise_equal(
     wan: Pipeline, layout: Layout, scheduler: str
 ) -> None:
     """The multistep history is restored, and each step has the noise of its own number.

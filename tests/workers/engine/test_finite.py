@@ -13,7 +13,7 @@ from models.interface.finite import IMAGE, SOUND, decode_checked, record_finite
 from models.interface.pipeline import PyTree
 from models.parallel.axis_rules import Layout
 from models.vae.video import in_chunks
-from tests.workers.sounding import SoundingToy
+from tests.workers.sound_toy import SoundingToy
 from tests.workers.toy import DEFAULTS
 from tests.workers.upscaler import upscalers
 from workers.engine.engine import Engine
@@ -58,7 +58,7 @@ def test_a_tile_of_an_upscaler_is_checked() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 1, 4])
-def test_one_frame_of_a_video_is_enough(bad: int) -> None:
+def test_single_frame_of_a_video_is_sufficient(bad: int) -> None:
     """Frames are decoded in the body of a loop, which passes on the result of its check."""
 
     def frames(chunk: jax.Array, cache: object) -> jax.Array:

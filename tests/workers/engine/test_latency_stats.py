@@ -57,7 +57,7 @@ def test_a_row_a_batch_size() -> None:
     assert (four.devices, four.samples) == (8, 3 * TRIALS)
 
 
-def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
+def test_cached_steps_count_by_their_frequency() -> None:
     """A median would represent only one kind of step."""
     costs, programs = (
         LatencyStats(SPEC),
@@ -95,7 +95,7 @@ def test_disturbed_steps_do_not_count() -> None:
     assert steps_of(costs) == {1: 1.0}
 
 
-def test_a_bucket_with_controls_costs_what_they_add() -> None:
+def test_bucket_with_controls_includes_their_work() -> None:
     """Times are those of a plain step: both buckets have the same programs, and controls add their
     work."""
     spec = SPEC.model_copy(update={"controls": {"canny": ControlKind(work=0.5)}})
@@ -107,7 +107,7 @@ def test_a_bucket_with_controls_costs_what_they_add() -> None:
     assert step_seconds == {spec.bucket(SMALL): 2.0, spec.bucket(controlled): 2.0 * 1.25}
 
 
-def test_what_was_never_done_has_no_row() -> None:
+def test_unmeasured_bucket_has_no_row() -> None:
     costs = LatencyStats(SPEC)
     costs.uses(SMALL, BucketPrograms("compiling"))
     costs.uses({"width": 64, "height": 16}, programs_of(plain={}))
@@ -116,7 +116,7 @@ def test_what_was_never_done_has_no_row() -> None:
     assert costs.warm == []
 
 
-def test_the_longest_unused_bucket_makes_room() -> None:
+def test_least_recently_used_bucket_is_evicted() -> None:
     costs = LatencyStats(SPEC)
     for width in range(MAX_BUCKETS + 1):
         costs.uses(SMALL | {"width": width}, programs_of(plain={BatchLayout(1): 1.0}))
@@ -141,7 +141,7 @@ async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyP
     await until(lambda: engine.costs.warm == expected)  # previews compile last
 
 
-async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
+async def test_only_changed_costs_are_reported(engine: Engine, queue: Queue) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
     programs = programs_of(plain={BatchLayout(1): 1.0})
@@ -157,7 +157,7 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
 
 
-async def test_what_was_measured_again_is_told_in_a_while(
+async def test_confirmed_costs_are_reported_periodically(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
     """A repeated report confirms the costs to the front end."""
@@ -181,7 +181,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
     assert await reported_at() == old.at, "nothing was measured meanwhile"
 
 
-async def test_a_table_that_was_lost_is_told_anew(
+async def test_lost_cost_table_is_reported_again(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
@@ -192,7 +192,7 @@ async def test_a_table_that_was_lost_is_told_anew(
     assert (await queue.costs(SPEC.name)).rows
 
 
-async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue) -> None:
+async def test_slowness_updates_if_another_pool_is_faster(engine: Engine, queue: Queue) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 3.0}))
     fast = dataclasses.replace(cost_reporter.facts, layout="faster")

@@ -53,14 +53,14 @@ def test_warnings_are_those_of_both_passes() -> None:
     assert with_warnings_of(first, None) is first.prepared
 
 
-def test_what_one_pass_alone_reads_is_not_idle() -> None:
+def test_field_read_by_one_pass_gives_no_warning() -> None:
     """A second pass without guidance does not use the first pass's negative prompt."""
     unguided = RequestWarning("negative_prompt", "has no effect: guidance_scale is at most 1")
     assert with_warnings_of(one(CUT), one(CUT, unguided)).warnings == (CUT,)
     assert with_warnings_of(one(unguided), one(unguided)).warnings == (unguided,)
 
 
-async def test_a_second_pass_is_compiled_beside_the_steps_of_the_first(
+async def test_second_pass_compiles_during_the_first_one(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     """The first pass's steps are held until then. Both compilations are charged to the image."""
@@ -79,7 +79,7 @@ async def test_a_second_pass_is_compiled_beside_the_steps_of_the_first(
     assert len(charged) == 2
 
 
-async def test_who_leaves_in_the_first_pass_waits_for_no_second_one(
+async def test_cancellation_in_the_first_pass_drops_the_second(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     drawing = asyncio.create_task(engine.generate({**TWICE, "phase": "gated"}, {}))

@@ -149,7 +149,7 @@ def lookup(cache: PromptCache, digest: str, scale: float) -> PromptLookup:
     return PromptLookup(cache, "acme", row)
 
 
-def test_adapters_of_text_encoders_are_told_apart() -> None:
+def test_adapters_of_text_encoders_are_distinguished() -> None:
     cache, device = PromptCache("toy", 100), jax.devices()[0]
     for digest, scale, is_hit in [
         ("aa", 1.0, False),

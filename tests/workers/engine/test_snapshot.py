@@ -38,7 +38,7 @@ KEPT = RowSnapshot(
 )
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     snapshot = from_bytes(to_bytes(KEPT, ORIGIN), ORIGIN)
     assert (snapshot.done, snapshot.device_seconds) == (5, 1.25)
     assert snapshot.leaves.keys() == KEPT.leaves.keys()
@@ -56,7 +56,7 @@ def test_there_and_back() -> None:
         (Origin.of("0123", FIELDS, fast(1)), "batching is 'exact by 1', not 'fast'"),
     ],
 )
-def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
+def test_snapshot_of_another_image_is_rejected(other: Origin, named: str) -> None:
     with pytest.raises(UnfitSnapshot, match=named):
         from_bytes(to_bytes(KEPT, ORIGIN), other)
 
@@ -75,7 +75,7 @@ def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
     assert first == same != later
 
 
-def test_a_lever_that_came_later_is_no_part_of_presets_without_it() -> None:
+def test_newer_optimization_does_not_change_older_presets() -> None:
     """Images of these presets resume from snapshots of an earlier version."""
     plain = Quality(guidance=GuidanceInterval(stop=0.7))
     grows = plain.model_copy(update={"progressive": Progressive(scale=0.5, until=0.5)})
@@ -88,7 +88,7 @@ def test_a_lever_that_came_later_is_no_part_of_presets_without_it() -> None:
     }
 
 
-def test_exact_is_what_it_always_was() -> None:
+def test_exact_preset_is_unchanged_in_snapshots() -> None:
     assert with_optimizations(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
 
 
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_refused() -> None:
         from_bytes(bytes(file), ORIGIN)
 
 
-def test_only_what_fits_the_row_is_taken_up() -> None:
+def test_only_fitting_snapshots_are_resumed() -> None:
     row = {**KEPT.leaves, "prompt_embeds": np.zeros(9)}
     names = frozenset(KEPT.leaves)
     check_fit(KEPT, row, names, steps=8)

@@ -49,7 +49,7 @@ def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
     assert shapes["0x8"] == 1 and shapes["other"] == 2 * MAX_SHAPES
 
 
-def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
+def test_steps_and_known_operations_are_counted(layout: Layout) -> None:
     meter, step_kind = (
         StepMetrics("counted", lambda batch_layout: layout),
         StepKind(StepProgram("one")),
@@ -69,7 +69,7 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
     assert value("atelier_flops_total", model="counted") == 500
 
 
-def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
+def test_uncountable_operations_are_ignored(layout: Layout) -> None:
     meter = StepMetrics("uncounted", lambda batch_layout: layout)
     for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
         step_kind = StepKind(StepProgram("one"))
@@ -92,7 +92,7 @@ class Looped(ToyPipeline):
         return {**rows, "latents": latents}
 
 
-def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
+def test_loop_bodies_are_counted_per_iteration(layout: Layout) -> None:
     """XLA's cost analysis counts a loop's body once, so it is not used."""
     pipeline = Looped()
     prepared = pipeline.prepare({"width": 32, "height": 16}, {})
@@ -106,9 +106,7 @@ def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
     assert program.cost_analysis()["flops"] < expected / 2
 
 
-async def test_an_engine_counts_its_pictures_and_their_stages(
-    pipeline: ToyPipeline, layout: Layout
-) -> None:
+async def test_engine_counts_images_and_stages(pipeline: ToyPipeline, layout: Layout) -> None:
     engine = Engine(pipeline, layout, slots=1)
     names = [
         f"atelier_job_stage_seconds_count/{stage}" for stage in ("encode", "denoise", "decode")
@@ -154,7 +152,7 @@ def test_peaks_of_chips_that_are_known() -> None:
     assert REGISTRY.get_sample_value("atelier_peak_flops", {"model": "unknown"}) is None
 
 
-def test_memory_where_the_runtime_tells_it() -> None:
+def test_memory_is_exported_if_the_runtime_reports_it() -> None:
     stats = {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
     report_memory([a_device("NVIDIA H200", **stats), *jax.local_devices()[:1]])
     values = {kind: value("atelier_device_memory_bytes", device="3", kind=kind) for kind in
@@ -165,18 +163,18 @@ def test_memory_where_the_runtime_tells_it() -> None:
     ) is None  # fmt: skip
 
 
-def test_layouts_are_named_by_what_splits(layout: Layout) -> None:
+def test_layouts_are_named_by_their_axes(layout: Layout) -> None:
     assert layout_name(layout) == "one device"
     mesh = SimpleNamespace(shape={"data": 1, "cfg": 2, "ulysses": 4})
     assert layout_name(SimpleNamespace(mesh=mesh)) == "cfg=2,ulysses=4"
 
 
-def test_a_profile_tells_its_share() -> None:
+def test_profile_sets_the_communication_ratio() -> None:
     metrics.profiled("profiled", 0.25)
     assert value("atelier_communication_ratio", model="profiled") == 0.25
 
 
-def test_the_compile_cache_is_heard(compile_cache: None) -> None:
+def test_compile_cache_hits_are_counted(compile_cache: None) -> None:
     def program(x: jax.Array) -> jax.Array:
         return x * 3.25 + 1.75
 

@@ -25,9 +25,9 @@ from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.section import ConfigError
 from tests.service.metrics.test_http import check
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.http import MAX_OPEN, HealthPage, health_server
 from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness
@@ -79,7 +79,7 @@ def one_beat(liveness: Liveness) -> None:
     asyncio.run(beat())
 
 
-def test_it_tells_three_things_and_no_more(http: httpx.Client) -> None:
+def test_health_server_has_three_endpoints(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "ok"}
     assert reason(http.get("/readyz?verbose")) == LOADING
     metrics = http.get("/metrics")
@@ -110,9 +110,7 @@ def test_alive_while_the_loops_turn(http: httpx.Client, liveness: Liveness, cloc
     assert http.get("/healthz").is_success
 
 
-def test_a_claim_that_never_comes_back_is_an_illness(
-    http: httpx.Client, liveness: Liveness, clock: Clock
-) -> None:
+def test_overdue_claim_fails_liveness(http: httpx.Client, liveness: Liveness, clock: Clock) -> None:
     liveness.serves()
     liveness.claims()
     clock.now += CLAIM_S + 1
@@ -129,14 +127,14 @@ def test_a_claim_that_never_comes_back_is_an_illness(
     assert "drains" in reason(http.get("/readyz"))
 
 
-def test_silent_clients_keep_nobody_out(page: HealthPage, http: httpx.Client) -> None:
+def test_idle_connections_do_not_block_probes(page: HealthPage, http: httpx.Client) -> None:
     with ExitStack() as stack:
         for _ in range(2 * MAX_OPEN):
             stack.enter_context(socket.create_connection(("127.0.0.1", page.server_address[1])))
         assert http.get("/healthz").is_success
 
 
-def test_a_port_that_is_taken_is_told(page: HealthPage) -> None:
+def test_occupied_port_is_reported(page: HealthPage) -> None:
     port = page.server_address[1]
     with (
         pytest.raises(ConfigError, match=rf"pools\.toy\.metrics_port: {port}"),

@@ -85,7 +85,7 @@ def test_of_platforms_the_other_ones_count() -> None:
     assert of(by_platform, (8, 8)).flops == 0
 
 
-def test_a_loop_counts_as_often_as_it_runs() -> None:
+def test_loop_bodies_are_counted_per_iteration() -> None:
     def deep(weights: jax.Array, x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
 
@@ -94,7 +94,7 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     assert of(deep, *shapes, weights=[axes]).flops == LAYERS * 2 * 8 * 32 * 32
 
 
-def test_the_weights_axes_split_a_product_and_what_follows_until_they_are_summed() -> None:
+def test_weight_axes_split_products_until_they_are_summed() -> None:
     def pair(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
         return jax.nn.relu(x @ up) @ down
 
@@ -105,7 +105,7 @@ def test_the_weights_axes_split_a_product_and_what_follows_until_they_are_summed
     assert (sent.kind, sent.on, sent.sent_bytes, sent.axes) == ("reduce", "mlp", 8 * 16 * 4, ())
 
 
-def test_a_layer_that_is_looked_up_in_a_stack_splits_its_product_like_any_other() -> None:
+def test_indexed_layer_of_a_stack_splits_its_product() -> None:
     def layers(stack: jax.Array, x: jax.Array, number: jax.Array) -> jax.Array:
         return x @ jax.lax.dynamic_index_in_dim(stack, number, keepdims=False)
 
@@ -117,7 +117,7 @@ def test_a_layer_that_is_looked_up_in_a_stack_splits_its_product_like_any_other(
     assert (exchange.on, count) == ("mlp", 1)
 
 
-def test_products_of_pairs_are_no_attention() -> None:
+def test_pairwise_products_are_not_attention() -> None:
     def pairs(q: jax.Array, k: jax.Array) -> jax.Array:
         return jnp.einsum("bthd,bthd->bth", q, k)
 
@@ -132,7 +132,7 @@ def test_products_of_pairs_are_no_attention() -> None:
     assert work.flops == 2 * 64 * 4 * 8
 
 
-def test_constraints_say_what_is_split() -> None:
+def test_constraints_split_activations() -> None:
     layout = logical_layout()
     place = NamedSharding(layout.mesh, PartitionSpec("batch", "tokens"))
 
@@ -152,7 +152,7 @@ def test_constraints_say_what_is_split() -> None:
         ((1, 64, 96), (None, "embed", "heads"), (64, 96), ("embed", "heads")),
     ],
 )
-def test_a_weights_axes_outlive_a_reshape(
+def test_weight_axes_survive_a_reshape(
     before: tuple[int, ...], dims: Any, after: tuple[int, ...], expected: Any
 ) -> None:
     assert reshaped(dims, before, after) == expected

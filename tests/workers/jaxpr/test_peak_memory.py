@@ -19,11 +19,11 @@ def bytes_of(function: object, arguments: int) -> float:
     return sum(peak(jaxpr.jaxpr, tags).values())
 
 
-def test_a_chain_holds_what_is_read_and_what_is_written() -> None:
+def test_chain_keeps_only_input_and_output() -> None:
     assert bytes_of(lambda x, w: x @ w @ w @ w @ w, 2) == 2 * SQUARE
 
 
-def test_what_is_needed_later_stays() -> None:
+def test_value_needed_later_stays_in_memory() -> None:
     def skip(x: jax.Array, w: jax.Array) -> jax.Array:
         first = x @ w
         return (first @ w @ w @ w) @ first
@@ -35,7 +35,7 @@ def test_elementwise_work_is_fused() -> None:
     assert bytes_of(lambda x, w: jnp.tanh(jnp.exp(x @ w) + 1) * 2, 2) <= 2 * SQUARE
 
 
-def test_a_platforms_own_way_is_fused_like_any_other() -> None:
+def test_platform_specific_branch_is_fused() -> None:
     """Only one platform's branch runs. It may be fused, and then uses no memory of its own."""
 
     def twice(x: jax.Array) -> jax.Array:

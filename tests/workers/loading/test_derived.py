@@ -147,7 +147,7 @@ def test_a_fused_adapter_that_does_not_fit_stops_the_start(tmp_path: Path) -> No
         loaded(settings(lora=str(file), fuse=True), "fast")
 
 
-def test_models_beside_a_base_are_described_and_broken_ones_left_out(tmp_path: Path) -> None:
+def test_derived_models_are_described_and_broken_ones_skipped(tmp_path: Path) -> None:
     file = adapter(tmp_path / "a.safetensors", 1, rank=20)
     config = Settings(
         models={

@@ -29,13 +29,13 @@ def text(settings: Settings) -> str:
     return explain(settings, "p")
 
 
-def test_it_says_the_slice_and_why(text: str) -> None:
+def test_explanation_names_the_slice_and_reason(text: str) -> None:
     head = text.splitlines()[0]
     assert head.startswith("pool p: flux on 8 x cpu: fsdp 2 · cfg 2 · context 2")
     assert "2 slots, everything on the device (as the settings have it)" in head
 
 
-def test_each_parameter_is_where_it_is_said_to_be(settings: Settings, text: str) -> None:
+def test_parameters_are_placed_as_explained(settings: Settings, text: str) -> None:
     pool = settings.pools["p"]
     pipeline, _ = model.load("p", pool, settings.models["flux"], jax.devices())
     leaves = jax.tree.leaves_with_path(pipeline.weights.transformer)
@@ -48,7 +48,7 @@ def test_each_parameter_is_where_it_is_said_to_be(settings: Settings, text: str)
         assert leaf.size == share * (parts[0] if parts else 1), line
 
 
-def test_each_activation_is_said_with_its_split(text: str) -> None:
+def test_activations_are_explained_with_their_split(text: str) -> None:
     section = text[text.index("activations of a step") :]
     assert "2 rows" in section.splitlines()[0]
     assert re.search(

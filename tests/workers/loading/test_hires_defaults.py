@@ -41,18 +41,18 @@ def derived(spec: ModelSpec, hires: Any) -> ModelSpec:
     "hires",
     [{}, {"scale": 2}, {"width": 96, "strength": 0.5}, {"upscaler": "lanczos"}, {"height": 96}],
 )
-def test_one_that_can_be_drawn(hires: dict[str, Any]) -> None:
+def test_supported_default_is_accepted(hires: dict[str, Any]) -> None:
     check(derived(BASE, hires))
     check(BASE.model_copy(update={"defaults": {**BASE.defaults, "hires": hires}}))
 
 
 @pytest.mark.parametrize("hires", [{}, {"scale": 2}, {"upscaler": "own"}, {"width": 128}])
-def test_one_by_the_models_own_network(hires: dict[str, Any]) -> None:
+def test_default_with_the_model_s_own_network(hires: dict[str, Any]) -> None:
     check(derived(TWO_STAGES, hires))
     check(TWO_STAGES.model_copy(update={"defaults": {**TWO_STAGES.defaults, "hires": hires}}))
 
 
-def test_it_may_name_an_upscaler_of_the_settings() -> None:
+def test_default_may_name_a_configured_upscaler() -> None:
     photo = {"photo": Upscaler(scale=4, tile=64)}
     check(derived(with_upscalers(BASE, photo), {"upscaler": "photo"}))
 
@@ -83,9 +83,7 @@ def test_it_may_name_an_upscaler_of_the_settings() -> None:
         ),
     ],
 )
-def test_one_that_cannot_ends_the_start_by_its_key(
-    spec: ModelSpec, hires: Any, message: str
-) -> None:
+def test_unsupported_default_names_its_key(spec: ModelSpec, hires: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"^models\.fast\.defaults\.{message}"):
         check(derived(spec, hires))
     model = spec.model_copy(update={"defaults": {**spec.defaults, "hires": hires}})

@@ -49,7 +49,7 @@ def sketch(model: ModelSettings) -> Sketch:
     return loading.sketches_of(pool(), model)[0][0]
 
 
-def test_what_is_passed_over_is_in_the_spec_that_workers_register(
+def test_loading_warnings_are_in_the_registered_spec(
     flux_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The model's own file, and only while it is loaded; `GET /v1/models` lists the warnings."""
@@ -65,7 +65,7 @@ def test_what_is_passed_over_is_in_the_spec_that_workers_register(
     assert warning in caplog.text
 
 
-def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
+def test_arrays_are_loaded_to_their_sharding(model: ModelSettings) -> None:
     pipeline, opened = loading.load(
         "flux", pool(mesh={"fsdp": 2, "context": -1}), model, jax.devices()[:4]
     )
@@ -90,7 +90,7 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
         ({"table": {"heads": ["tensors"]}}, "mesh axis 'tensors' does not exist: data"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_numbers(
+def test_invalid_slice_is_refused_with_numbers(
     model: ModelSettings, sketch: Sketch, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -140,7 +140,7 @@ def test_a_warm_up_request_that_cannot_be_made_is_named(
         loading.plan_slice("flux", pool(), settings, jax.devices()[:1])
 
 
-def test_left_alone_it_chooses_and_says_why(
+def test_automatic_mesh_is_logged_with_its_reason(
     model: ModelSettings, sketch: Sketch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -149,9 +149,7 @@ def test_left_alone_it_chooses_and_says_why(
     assert str(opened.chosen.shape) in caplog.text and opened.chosen.why in caplog.text
 
 
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
-    model: ModelSettings, sketch: Sketch
-) -> None:
+def test_memory_is_checked_before_loading(model: ModelSettings, sketch: Sketch) -> None:
     huge = pool(mesh={"context": 8}, slots=2**40)
     with pytest.raises(
         ConfigError,
@@ -215,7 +213,7 @@ def test_a_default_second_pass_has_room(model: ModelSettings) -> None:
         slice.choose(pool(), large, loading.sketches_of(pool(), large)[0][0], devices)
 
 
-def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Sketch) -> None:
+def test_host_encoders_give_the_same_image(model: ModelSettings, sketch: Sketch) -> None:
     """Layers are copied one at a time, so that encoders need almost no device memory."""
     pool_settings = pool(mesh={"fsdp": 2, "context": 2})
     offloaded = model.model_copy(update={"encoders_on_host": True})
@@ -235,9 +233,7 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
         np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
 
 
-def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
-    model: ModelSettings, sketch: Sketch
-) -> None:
+def test_networks_are_offloaded_before_refusal(model: ModelSettings, sketch: Sketch) -> None:
     chip, shape = chip_of(jax.devices()), MeshShape().over(1)
     offloaded, *_ = (choice for choice in residencies(sketch, None, None) if choice.on_host)
     assert offloaded.on_host == {"clip", "t5"} and not offloaded.swapped
@@ -252,7 +248,7 @@ def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     assert estimate(sketch, shape, tight, 1, residency=offloaded).fits
 
 
-def test_flags_and_precision_are_set_before_jax_starts_and_said(
+def test_flags_and_precision_are_set_before_jax_and_logged(
     model: ModelSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

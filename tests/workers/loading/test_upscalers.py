@@ -64,7 +64,7 @@ def test_a_name_that_hires_fix_has_is_refused(file: Path) -> None:
             upscalers_for(settings(file, **{name: {}}), ToyPipeline.spec)
 
 
-def test_what_an_upscaler_takes_is_known_before_it_is_loaded(file: Path) -> None:
+def test_memory_of_an_upscaler_is_known_before_loading(file: Path) -> None:
     loaded = load_upscaler(file, "float32", 32, jax.devices()[0])
     loaded_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(loaded.network)))
     weights, tile = bytes_of(file, "float32", 32)

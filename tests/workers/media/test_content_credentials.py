@@ -106,7 +106,7 @@ def refused(settings: OutputSettings) -> str:
     return str(refusal.value)
 
 
-def test_what_cannot_sign_is_told_at_the_start(chain: Chain, tmp_path: Path) -> None:
+def test_signing_errors_are_reported_at_start(chain: Chain, tmp_path: Path) -> None:
     absent, other, late = tmp_path / "absent.pem", tmp_path / "other", tmp_path / "late"
     for folder in (other, late):
         folder.mkdir()
@@ -124,12 +124,12 @@ def test_what_cannot_sign_is_told_at_the_start(chain: Chain, tmp_path: Path) -> 
     )
 
 
-def test_a_missing_extra_is_told(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "c2pa", None)
     assert "needs the extra c2pa" in refused(chain.settings)
 
 
 @pytest.mark.parametrize("name", ["c2pa_key", "c2pa_certificates"])
-def test_key_and_certificates_go_together(name: str) -> None:
+def test_key_and_certificates_are_set_together(name: str) -> None:
     with pytest.raises(ValidationError, match="set both or none"):
         OutputSettings(**{name: Path("a.pem")})

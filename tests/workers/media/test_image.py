@@ -31,7 +31,7 @@ def test_quality_is_honoured(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_same_pixels_same_bytes_and_nothing_beside_them(format: str) -> None:
+def test_equal_pixels_give_equal_bytes_without_metadata(format: str) -> None:
     data = encode(PIXELS, format)
     assert data == encode(PIXELS.copy(), format)
     image = Image.open(io.BytesIO(data))

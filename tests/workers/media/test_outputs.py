@@ -37,7 +37,7 @@ def test_the_digest_can_be_checked_against_a_lossless_file() -> None:
     assert hashlib.sha256(decoded.tobytes()).hexdigest() == file.pixels_sha256
 
 
-def test_frames_say_which_they_are() -> None:
+def test_recipes_have_frame_numbers() -> None:
     recipes = [read_recipe(file.data) for file in made(CLIP, "png")]
     assert [item and item.frame for item in recipes] == [0, 1]
     assert [file.pixels_sha256 for file in made(CLIP, "png")] == [

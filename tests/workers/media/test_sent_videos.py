@@ -80,7 +80,7 @@ async def scaled(
     ],
     ids=["two files", "a mask for all frames", "an image a frame"],
 )
-async def test_vace_is_given_the_same_pixels(images: dict[str, bytes]) -> None:
+async def test_vace_gets_the_same_pixels(images: dict[str, bytes]) -> None:
     reference = png(noise(1)[0])
     frames = await scaled({**images, "reference_images.0": reference})
     assert frames.pop("reference_images.0") == reference  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ async def test_vace_is_given_the_same_pixels(images: dict[str, bytes]) -> None:
         np.testing.assert_array_equal(as_scaled[name], as_sent[name])
 
 
-async def test_animate_is_given_the_same_pixels() -> None:
+async def test_animate_gets_the_same_pixels() -> None:
     images = {name: clip(5) for name in ANIMATE}
     frames = await scaled(images, ANIMATE)
     for name, size in {"pose_video": (80, 48), "face_video": (FACE_PX, FACE_PX)}.items():
@@ -113,7 +113,7 @@ async def test_a_request_without_videos_starts_no_process(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE_VIDEOS))
-async def test_a_hostile_video_ends_the_request_alone(name: str) -> None:
+async def test_hostile_video_fails_only_its_request(name: str) -> None:
     with pytest.raises(RequestError) as refused:
         await scaled({"control_video": HOSTILE_VIDEOS[name]()}, max_frame_pixels=10**6)
     assert refused.value.field == "control_video"
@@ -150,7 +150,7 @@ def peak_bytes() -> int:
     return int(peak.split()[1]) * 1024
 
 
-async def test_whoever_leaves_ends_the_process() -> None:
+async def test_cancellation_kills_the_process() -> None:
     videos, started = SentVideos(), asyncio.get_running_loop().create_future()
     start = videos._start
 

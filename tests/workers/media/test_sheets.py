@@ -27,7 +27,7 @@ def sheets(pixels: np.ndarray) -> tuple[Image.Image, Image.Image]:
 @pytest.mark.parametrize(
     ("count", "tiles"), [(1, (1, 1)), (3, (3, 1)), (5, (4, 2)), (16, (4, 4)), (81, (4, 4))]
 )
-def test_a_sheet_is_a_grid_of_frames_from_first_to_last(count: int, tiles: tuple[int, int]) -> None:
+def test_sheet_is_a_grid_of_ordered_frames(count: int, tiles: tuple[int, int]) -> None:
     _, sheet = sheets(frames(count, 32, 64))
     assert sheet.size == (64 * tiles[0], 32 * tiles[1])
     row = (count - 1 if count < 16 else 15) // 4

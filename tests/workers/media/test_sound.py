@@ -64,7 +64,7 @@ def test_channels_come_back_with_their_frequencies_and_length(format: str, rate_
 
 
 @pytest.mark.parametrize("format", CODECS)
-def test_the_first_sample_comes_first(format: str) -> None:
+def test_sound_starts_without_delay(format: str) -> None:
     """A click at 0.1 s is decoded at that time, without the encoder's initial padding."""
     click = Sound(np.zeros((1, 48000), np.float32), 48000)
     click.samples[0, 4800:4804] = 0.9
@@ -88,7 +88,7 @@ def test_another_rate_is_resampled() -> None:
 
 
 @pytest.mark.parametrize("format", CODECS)
-def test_the_same_sound_gives_the_same_bytes_and_leaves_the_frames_alone(format: str) -> None:
+def test_equal_sound_gives_equal_bytes_and_unchanged_frames(format: str) -> None:
     clip, sound = frames(9), sines(24000, 9 / FPS, LEFT_HZ)
     data = encode_video(clip, format, FPS, sound=sound)
     assert data == encode_video(clip, format, FPS, sound=sound)
@@ -101,7 +101,7 @@ def shown(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("format", CODECS)
-def test_sound_lies_beside_its_frames_however_long_a_video_is(format: str) -> None:
+def test_sound_is_interleaved_with_frames(format: str) -> None:
     with av.open(
         io.BytesIO(encode_video(frames(300), format, FPS, sound=sines(24000, 12.5)))
     ) as container:

@@ -91,7 +91,7 @@ def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
         assert difference.max() <= COLOUR_TOLERANCE
 
 
-def test_the_matrix_is_told_apart() -> None:
+def test_wrong_colour_matrix_is_detected() -> None:
     """Prove that the test above can fail: BT.601's matrix misses these colours by far."""
     _, frames = read(encode_video(flat((200, 40, 200)), "mp4", FPS))
     wrong = frames[0].reformat(
@@ -104,14 +104,14 @@ def test_the_matrix_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("format", CODECS)
-def test_a_clip_looks_like_itself(format: str) -> None:
+def test_decoded_video_is_close_to_its_input(format: str) -> None:
     clip = moving()
     _, frames = read(encode_video(clip, format, FPS, quality=100))
     for frame, pixels in zip(frames, clip, strict=True):
         assert np.abs(as_bt709(frame).astype(int) - pixels).mean() < 6  # chroma is subsampled
 
 
-def test_the_index_of_an_mp4_comes_first() -> None:
+def test_mp4_index_comes_first() -> None:
     data = encode_video(moving(), "mp4", FPS)
     assert data[4:8] == b"ftyp"
     assert 0 < data.index(b"moov") < data.index(b"mdat")
@@ -146,7 +146,7 @@ def test_same_frames_same_bytes(format: str) -> None:
 
 @pytest.mark.parametrize("frames", [1, 2])
 @pytest.mark.parametrize("format", CODECS)
-def test_the_shortest_clips(format: str, frames: int) -> None:
+def test_shortest_videos(format: str, frames: int) -> None:
     assert len(read(encode_video(moving(frames), format, FPS))[1]) == frames
 
 

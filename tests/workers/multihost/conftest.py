@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-DRAWING = Path(__file__).with_name("test_drawing.py")
+DRAWING = Path(__file__).with_name("test_generation.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

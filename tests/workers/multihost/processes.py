@@ -17,7 +17,7 @@ from tests.workers.polling import until
 from tests.workers.pool_process import START_S
 
 POOL = "one"
-WORKER, STARVING = "tests.workers.paced", "tests.workers.multihost.starving"
+WORKER, STARVING = "tests.workers.paced", "tests.workers.multihost.out_of_memory"
 
 
 class SliceProcesses:

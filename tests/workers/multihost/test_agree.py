@@ -12,7 +12,7 @@ import pytest
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
-from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.multihost.connection_pair import SILENCE_S, ends
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import settings_of
 from workers.multihost.leader_link import LeaderLink
@@ -98,7 +98,7 @@ def test_a_process_of_other_software_refuses_before_it_loads(
         agree(link, {**ours, name: version})
 
 
-def test_what_changes_no_program_may_differ(
+def test_settings_without_effect_on_programs_may_differ(
     slice: tuple[Followers, LeaderLink], sources: dict[str, str]
 ) -> None:
     followers, link = slice

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.multihost.connection_pair import SILENCE_S, ends
 from workers.engine.array_framing import Message
 from workers.multihost.connection import BEATS, ConnectionLost, beat, listen, started
 
@@ -37,7 +37,7 @@ def test_messages_of_several_threads_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("who", ["the other", "this"])
-def test_a_closed_line_is_heard_of_at_once(who: str) -> None:
+def test_closed_connection_is_noticed_at_once(who: str) -> None:
     near, far = ends()
     losses: SimpleQueue[ConnectionLost] = SimpleQueue()
     thread = listen(near, lambda message: None, losses.put)
@@ -51,7 +51,7 @@ def test_a_closed_line_is_heard_of_at_once(who: str) -> None:
     far.close()
 
 
-def test_a_peer_that_says_nothing_counts_as_gone() -> None:
+def test_silent_peer_is_lost() -> None:
     near, far = ends(SOON_S)
     with pytest.raises(ConnectionLost, match="silent for"):
         near.receive()
@@ -70,7 +70,7 @@ class Ended(threading.Event):
         return self.waited_s > 3 * SILENCE_S
 
 
-def test_who_beats_is_not_missed() -> None:
+def test_heartbeats_prevent_a_timeout() -> None:
     near, far = ends()
     thread = beat(lambda: far.send(Message("beat")), SILENCE_S, Ended())
     for _ in range(3 * BEATS):
@@ -80,7 +80,7 @@ def test_who_beats_is_not_missed() -> None:
     far.close()
 
 
-def test_what_is_no_message_ends_the_line() -> None:
+def test_invalid_message_closes_the_connection() -> None:
     near, far = ends()
     far.send_packed(b"\x00\x00\x00\x02[]")
     with pytest.raises(ConnectionLost, match="connection to there is lost"):

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.multihost.connection_pair import SILENCE_S, ends
 from workers.engine.array_framing import Message
 from workers.engine.errors import EngineFailed
 from workers.multihost.connection import Connection
@@ -35,7 +35,7 @@ def group() -> Iterator[Group]:
             line.close()
 
 
-def test_all_are_told_the_same(group: Group) -> None:
+def test_all_followers_get_the_same_messages(group: Group) -> None:
     followers, lines = group
     followers.dropped.extend([3, 5])
     followers.send("step", {"x": 1}, {"a": np.ones(2)})
@@ -47,7 +47,7 @@ def test_all_are_told_the_same(group: Group) -> None:
         assert line.receive().fields == {"drop": []}, "what is dropped is told once"
 
 
-def test_numbers_are_dropped_once_whichever_thread_tells(group: Group) -> None:
+def test_dropped_rows_are_sent_once_by_any_thread(group: Group) -> None:
     """Beats report dropped rows, too."""
     followers, (line, other) = group
     dropped: list[int] = []
@@ -80,7 +80,7 @@ def test_numbers_are_dropped_once_whichever_thread_tells(group: Group) -> None:
     assert sorted(dropped) == [*range(TELLING * TURNS * BURST)]
 
 
-def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:
+def test_lost_follower_is_reported_once_and_ends_all(group: Group) -> None:
     followers, (first, second) = group
     losses: SimpleQueue[Exception] = SimpleQueue()
     followers.on_loss(losses.put)
@@ -93,7 +93,7 @@ def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:
     assert losses.empty()
 
 
-def test_who_asks_later_hears_of_an_earlier_loss(group: Group) -> None:
+def test_late_listener_gets_an_earlier_loss(group: Group) -> None:
     followers, _ = group
     followers.on_loss(lambda error: None)
     followers.end_slice("a program failed")
@@ -102,7 +102,7 @@ def test_who_asks_later_hears_of_an_earlier_loss(group: Group) -> None:
     assert "a program failed" in str(losses[0])
 
 
-def test_one_that_fails_is_named_to_all_others(group: Group) -> None:
+def test_failure_is_reported_to_all_followers(group: Group) -> None:
     followers, (first, second) = group
     losses: SimpleQueue[Exception] = SimpleQueue()
     followers.on_loss(losses.put)
@@ -112,7 +112,7 @@ def test_one_that_fails_is_named_to_all_others(group: Group) -> None:
     assert first.receive().fields["why"] == why
 
 
-def test_what_fails_because_another_is_gone_is_not_taken_for_the_cause(group: Group) -> None:
+def test_secondary_failure_is_not_reported_as_the_cause(group: Group) -> None:
     followers, (first, _) = group
     followers.on_loss(lambda error: None)
     first.close()
@@ -121,7 +121,7 @@ def test_what_fails_because_another_is_gone_is_not_taken_for_the_cause(group: Gr
     )
 
 
-def test_a_follower_that_is_asked_to_end_asks_the_first(group: Group) -> None:
+def test_stop_signal_of_a_follower_reaches_the_leader(group: Group) -> None:
     followers, (first, second) = group
     stops: SimpleQueue[str] = SimpleQueue()
     first.send(Message("stop", {"now": False}))

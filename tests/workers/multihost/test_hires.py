@@ -14,7 +14,7 @@ from service.settings.models import ModelSettings
 from service.settings.settings import Settings
 from tests.families.suite import loaded
 from tests.parity.torch_rrdbnet import net, write
-from tests.workers.multihost.test_drawing import started
+from tests.workers.multihost.test_generation import started
 from tests.workers.multihost.tiny import CFG, asked, assert_same, made
 from tests.workers.upscaler import CONFIG
 from workers.engine.engine import Engine
@@ -35,7 +35,7 @@ def run(folder: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_the_leader_alone_enlarges_between_the_passes(tmp_path: Path) -> None:
+async def test_only_the_leader_upscales_between_passes(tmp_path: Path) -> None:
     """Followers have no upscaler: they only run the steps of both passes."""
     checkpoint = made("sdxl", tmp_path / "checkpoint")
     file = write(net(CONFIG), tmp_path / "twice.safetensors")

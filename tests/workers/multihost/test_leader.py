@@ -21,11 +21,11 @@ from models.parallel.axis_rules import Layout
 from service.settings.section import ConfigError
 from tests.workers.engine.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.experts import TwoExperts, fields
-from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.multihost.connection_pair import SILENCE_S, ends
 from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
-from tests.workers.sounding import SoundingToy
+from tests.workers.sound_toy import SoundingToy
 from tests.workers.toy import SharingToy, ToyPipeline
 from workers.engine.array_framing import Message
 from workers.engine.engine import Engine
@@ -138,7 +138,7 @@ async def engine(
     engine.close()
 
 
-async def test_what_one_launches_the_other_launches(
+async def test_follower_launches_the_same_programs(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     """Images of several kinds, side by side and in one batch, with previews.
@@ -231,7 +231,7 @@ def messages_sent(other: Other, kind: str) -> int:
     return sum(message.kind == kind for message in other.obeyed)
 
 
-async def test_a_process_lost_while_it_compiles_ends_what_waits_for_it(
+async def test_process_lost_during_compilation_fails_waiting_jobs(
     engine: Engine, group: Followers, other: Other
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -245,7 +245,7 @@ async def test_a_process_lost_while_it_compiles_ends_what_waits_for_it(
         forever.set()
 
 
-async def test_the_other_forgets_what_nobody_here_refers_to(
+async def test_follower_drops_unreferenced_rows(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     task = asyncio.create_task(make(engine, num_inference_steps=50, phase="gated"))
@@ -266,7 +266,7 @@ async def test_the_other_forgets_what_nobody_here_refers_to(
 
 
 @pytest.mark.parametrize("pipeline", [SharingToy], indirect=True)
-async def test_steps_of_several_sizes_outlive_the_first_of_them(
+async def test_programs_of_several_sizes_outlive_the_first_size(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     """The other process finds a program by the bucket that it was compiled for."""
@@ -286,7 +286,7 @@ async def test_steps_of_several_sizes_outlive_the_first_of_them(
     assert first not in engine.programs._buckets and other.failed.empty()
 
 
-async def test_what_one_takes_up_the_other_takes_up(
+async def test_follower_resumes_the_same_snapshot(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     fields = {"num_inference_steps": 30, "seed": 6, "phase": "noisy"}
@@ -306,7 +306,7 @@ async def test_what_one_takes_up_the_other_takes_up(
 
 
 @pytest.mark.parametrize("pipeline", [TwoExperts], indirect=True)
-async def test_each_process_brings_its_own_experts(
+async def test_each_process_swaps_its_own_experts(
     engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
 ) -> None:
     """Images run one after the other, so that the experts are swapped several times."""
@@ -328,7 +328,7 @@ async def test_each_process_brings_its_own_experts(
 
 
 @pytest.mark.parametrize("pipeline", [SoundingToy], indirect=True)
-async def test_sound_comes_with_the_frames(engine: Engine, pipeline: SoundingToy) -> None:
+async def test_sound_is_returned_with_the_frames(engine: Engine, pipeline: SoundingToy) -> None:
     output = await make(engine, num_frames=5)
     expected = generate(pipeline, {"num_frames": 5}, {})
     assert output.sound is not None
@@ -336,7 +336,7 @@ async def test_sound_comes_with_the_frames(engine: Engine, pipeline: SoundingToy
     assert np.abs(output.pixels - expected.pixels.astype(int)).max() <= PIXEL_TOLERANCE
 
 
-async def test_a_lost_process_ends_what_waits_for_it(
+async def test_lost_process_fails_waiting_jobs(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     """The step loop is blocked in a step, like a device that waits for a lost process."""
@@ -358,7 +358,7 @@ async def test_an_error_of_a_program_ends_the_slice(
     assert isinstance(engine.failure.result(), EngineFailed)
 
 
-async def test_what_does_not_compile_ends_its_own_picture_alone(
+async def test_failed_compilation_fails_only_its_image(
     engine: Engine, pipeline: ToyPipeline, other: Other
 ) -> None:
     """No program has been launched yet."""

@@ -133,7 +133,7 @@ async def assert_drawn(store: Store, job: Job, expected: list[np.ndarray]) -> No
 @pytest.mark.parametrize(
     ("killed", "hosts", "mesh"), [(1, 2, TWO), (2, 4, FOUR)], ids=["of two", "of four"]
 )
-async def test_no_process_outlives_its_slice_and_every_job_does(
+async def test_processes_exit_with_their_slice_and_jobs_survive(
     killed: int,
     hosts: int,
     mesh: str,
@@ -185,7 +185,7 @@ async def test_followers_leave_a_leader_that_is_killed(
     ("family", "images", "after", "more"),
     [("sdxl", 2, 0, ""), ("wan", 1, LATE, "swap_experts = true")],
 )
-async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
+async def test_another_slice_resumes_the_job_of_a_killed_slice(
     family: str,
     images: int,
     after: int,

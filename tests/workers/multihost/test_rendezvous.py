@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service.settings.mesh import HostsSettings
-from tests.workers.multihost.ends import SILENCE_S
+from tests.workers.multihost.connection_pair import SILENCE_S
 from tests.workers.multihost.processes import reserved_port
 from tests.workers.polling import DEADLINE_S
 from workers.engine.array_framing import Message
@@ -18,7 +18,7 @@ from workers.multihost.rendezvous import accept_followers, call, leader_address,
 TOKEN = "the right one"
 
 
-def test_strangers_are_turned_away_and_processes_sorted() -> None:
+def test_unknown_peers_are_rejected_and_processes_ordered() -> None:
     with listening(0) as server, ThreadPoolExecutor(1) as leader:
         address = ("127.0.0.1", server.getsockname()[1])
         meeting = leader.submit(accept_followers, server, 2, TOKEN, SILENCE_S)
@@ -51,7 +51,7 @@ join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), ar
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_process_whose_others_never_come_says_so(index: int) -> None:
+def test_missing_peers_are_reported(index: int) -> None:
     """JAX itself would abort the process with the guess that another has died."""
     with reserved_port() as port:
         address = f"127.0.0.1:{port}"

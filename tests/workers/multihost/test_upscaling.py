@@ -12,7 +12,7 @@ import pytest
 from models.upscale.load import load_upscaler
 from tests.families.test_upscaling import drawn_larger
 from tests.parity.torch_rrdbnet import net, write
-from tests.workers.multihost.test_drawing import started
+from tests.workers.multihost.test_generation import started
 from tests.workers.multihost.tiny import CFG, asked, made
 from tests.workers.upscaler import CONFIG
 

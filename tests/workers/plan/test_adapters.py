@@ -55,7 +55,7 @@ def _inputs(shape: Any) -> int:
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl"])
-def test_banks_are_reckoned_and_nothing_else_changes(family: str) -> None:
+def test_banks_add_only_their_own_memory(family: str) -> None:
     plain, _ = sketched(str(DEMO / family), "float32", 0)
     banked, pipeline = sketched(str(DEMO / family), "float32", PAGES)
     before, after = (estimate(item, ONE, V6E) for item in (plain, banked))

@@ -54,7 +54,7 @@ def check_plan(plan: dict[str, Any]) -> None:
     )
 
 
-def test_gpus_are_reckoned(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+def test_gpus_are_planned(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     code, out, _ = run(capsys, "--model", tiny, "--topology", "h100:4", "--json", "--search")
     assert code == 0
     search = json.loads(out)["search"]
@@ -143,7 +143,7 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
         (["--model", "no-such-model"], "no-such-model: no such folder"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_with_its_reason(
+def test_unsupported_plan_is_refused_with_its_reason(
     capsys: pytest.CaptureFixture[str], tiny: Path, arguments: list[str], message: str
 ) -> None:
     defaults = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "cfg=1,context=8", "--reckon"]
@@ -152,7 +152,7 @@ def test_what_cannot_be_planned_is_refused_with_its_reason(
     assert re.search(message, err)
 
 
-def test_without_libtpu_it_says_what_to_install(
+def test_missing_libtpu_names_the_package(
     capsys: pytest.CaptureFixture[str], tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "libtpu", None)
@@ -169,7 +169,7 @@ def test_without_libtpu_it_says_what_to_install(
         ("wan2.1-1.3b", ["--topology", "v5e:1x1", *P720], "t5 in host memory, decoded in tiles"),
     ],
 )
-def test_what_has_no_room_goes_where_a_pool_would_put_it(
+def test_plan_offloads_like_a_pool(
     capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], message: str
 ) -> None:
     options = ["--model", model, "--topology", "v6e:1x1", "--reckon", *arguments]
@@ -177,7 +177,7 @@ def test_what_has_no_room_goes_where_a_pool_would_put_it(
     assert message in out and (code == 0) == ("does not fit" not in out)
 
 
-def test_what_does_not_fit_ends_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_that_does_not_fit_ends_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     """Each of eight chips of 16 GB would hold all of Wan 2.2's experts."""
     arguments = ["--model", "wan2.2-a14b", "--topology", "v5e:2x4", "--mesh", "data=8"]
     code, out, _ = run(capsys, *arguments, "--reckon", "--num-frames", 81)

@@ -55,7 +55,7 @@ def step() -> Step:
     return Step(traced.lower().compile(), row, modulations.lower().compile())
 
 
-def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step) -> None:
+def test_program_arguments_are_estimated_exactly(flux: Sketch, step: Step) -> None:
     program, _ = flux.steps[flux.main_step_kind]
     weights = sum(weight_bytes(program.weights, abstract_layout(SHAPE)).values())
     read = {name: leaf for name, leaf in step.row.items() if name != "denoised"}
@@ -65,7 +65,7 @@ def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step)
     assert step.program.memory_analysis().argument_size_in_bytes == expected
 
 
-def test_rows_are_reckoned_as_they_lie() -> None:
+def test_row_sharding_is_estimated_exactly() -> None:
     """A step cache's residual is split over devices, all else replicated. Exact to the byte."""
     shape = MeshShape({"cfg": 2, "context": 2}).over(4)
     layout = Layout(make_mesh(shape, jax.devices()[:4]), xla_kernel)
@@ -86,7 +86,7 @@ def test_rows_are_reckoned_as_they_lie() -> None:
     assert saved == residual.size * residual.dtype.itemsize * 3 // 4 > 0
 
 
-def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
+def test_skippable_step_is_estimated_as_a_whole_step(flux: Sketch) -> None:
     """The step has an exact step's work, and slightly larger temporaries for the cache."""
     cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
     (step, _), (exact, _) = cached.steps[cached.main_step_kind], flux.steps[flux.main_step_kind]
@@ -96,7 +96,7 @@ def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
     assert least <= more < 1.25 * least
 
 
-def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:
+def test_modulation_weights_are_not_gathered(flux: Sketch, step: Step) -> None:
     """No weight is gathered: the devices exchange only the vectors of a layer."""
     (program, runs) = flux.modulations[f"conditions of {flux.main_step_kind}"]
     assert runs == math.ceil(flux.steps[flux.main_step_kind][1] / STEPS)
@@ -108,7 +108,7 @@ def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> 
     assert sent and max(sent) < widest / 2, "two devices would send each other half of it"
 
 
-def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> None:
+def test_estimated_communication_matches_the_compiled_program(flux: Sketch, step: Step) -> None:
     sent: Counter[str] = Counter()
     for collective, count in hlo.read(step.program.as_text(), [0] * 8).collectives.items():
         sent[collective.kind] += collective.sent_bytes * count
@@ -136,7 +136,7 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
     assert triple.step.flops == 3 * single.step.flops
 
 
-def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
+def test_rows_per_launch_bound_temporaries(flux: Sketch) -> None:
     """Images are decoded one at a time, and only the rows' states are in memory together."""
     shape = MeshShape().over(1)
     alone, several = estimate(flux, shape, V6E), estimate(flux, shape, V6E, 5, launch=2)
@@ -150,7 +150,7 @@ def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
     assert several.request_s - 5 * overhead_s == pytest.approx(3 * (two.request_s - 2 * overhead_s))
 
 
-def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
+def test_swapped_networks_count_once(flux: Sketch) -> None:
     shape = MeshShape().over(1)
     residency = Residency(swapped=frozenset({"t5", "transformer"}))
     turns = estimate(flux, shape, V6E, residency=residency).memory
@@ -170,17 +170,17 @@ def best(result: SearchResults) -> Estimate:
     return result.latency[0]
 
 
-def test_cfg_comes_first_where_guidance_is_used(flux: Sketch) -> None:
+def test_cfg_axis_is_preferred_with_guidance(flux: Sketch) -> None:
     assert best(found(flux)).shape.size("cfg") == 2
     assert "guidance" in best(found(flux)).why
 
 
-def test_cfg_is_left_out_where_there_is_no_guidance(unguided: Sketch) -> None:
+def test_cfg_axis_is_unused_without_guidance(unguided: Sketch) -> None:
     assert unguided.prompts == 1
     assert all(candidate.shape.size("cfg") == 1 for candidate in found(unguided).latency)
 
 
-def test_fsdp_is_for_what_does_not_fit(flux: Sketch) -> None:
+def test_fsdp_is_used_if_weights_do_not_fit(flux: Sketch) -> None:
     assert best(found(flux)).shape.size("fsdp") == 1
     tight = found(flux, small(flux, 0.6))
     split = best(tight).shape.size("fsdp") * best(tight).shape.size("tensor")
@@ -199,7 +199,7 @@ def test_a_model_too_big_is_refused_with_numbers(flux: Sketch) -> None:
         choose(flux, chip, 8)
 
 
-def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
+def test_traffic_between_slices_uses_dcn(flux: Sketch) -> None:
     shape = MeshShape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
     traffic = estimate(flux, shape, V6E).step.traffic
     assert traffic["permute (ring)"].dcn_bytes > 0 == traffic["permute (ring)"].ici_bytes
@@ -214,7 +214,7 @@ def test_factors() -> None:
     assert all(math.prod(factorization) == 8 for factorization in factorizations)
 
 
-def test_memory_is_told_by_kind(flux: Sketch) -> None:
+def test_memory_has_named_kinds(flux: Sketch) -> None:
     kinds = estimate(flux, MeshShape().over(1), V6E).memory
     assert {"weights of transformer", "weights of t5", "rows", "temporaries"} <= kinds.keys()
     assert sum(kinds.values()) < 1 * GIB + kinds["reserve"]

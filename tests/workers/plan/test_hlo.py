@@ -55,9 +55,7 @@ def gather(x: jax.Array) -> jax.Array:
     ],
     ids=["all-to-all", "permute", "all-reduce", "all-gather"],
 )
-def test_a_loops_collectives_count_as_often_as_it_runs(
-    step: object, kind: str, sent: float
-) -> None:
+def test_loop_collectives_are_counted_per_iteration(step: object, kind: str, sent: float) -> None:
     collectives = read(compiled(step), [0] * DEVICES).collectives
     total = sum(
         collective.sent_bytes * count
@@ -68,7 +66,7 @@ def test_a_loops_collectives_count_as_often_as_it_runs(
     assert not any(collective.crosses for collective in collectives)
 
 
-def test_what_leaves_its_slice_is_told() -> None:
+def test_cross_slice_collectives_are_detected() -> None:
     """The same program on two slices of four devices."""
     assert all(collective.crosses for collective in read(compiled(swap), TWO_SLICES).collectives)
 
@@ -107,7 +105,7 @@ def test_groups_are_read_in_every_spelling(groups: str, sent: float, crosses: bo
     )
 
 
-def test_an_asynchronous_one_counts_what_comes_out() -> None:
+def test_asynchronous_collective_counts_its_output() -> None:
     line = (
         f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
     )

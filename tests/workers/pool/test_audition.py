@@ -17,9 +17,9 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_recipe
 from service.settings.tenants import TenantSettings
-from tests.workers.at_work import at_work, has_step, swept
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, has_step, swept
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.programs.batch_sizes import BatchSizes, exact
 
@@ -66,7 +66,7 @@ async def straight(queue: Queue, store: Store, job: Job, **fields: Any) -> list[
     return images
 
 
-async def test_images_stop_at_their_step_and_show_what_they_may_become(
+async def test_images_pause_at_their_step_with_previews(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store):
@@ -119,7 +119,7 @@ async def test_a_continued_job_does_no_step_again(
 
 
 @pytest.mark.parametrize("batching", [None, exact(2)], ids=["gone", "other programs"])
-async def test_without_a_usable_draft_an_image_begins_anew(
+async def test_image_without_a_usable_draft_restarts(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
@@ -139,7 +139,7 @@ async def test_without_a_usable_draft_an_image_begins_anew(
         assert np.array_equal(images, await straight(queue, store, job))
 
 
-async def test_an_audition_goes_on_where_another_pool_was_stopped(
+async def test_audition_resumes_on_another_worker(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     """Images that have reached their step are not drawn again, and the others resume.

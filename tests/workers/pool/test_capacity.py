@@ -6,7 +6,7 @@ from tests.workers.polling import DEADLINE_S
 from workers.pool.capacity import JOBS_A_SLOT, LEAVING_STEPS, Capacity
 
 
-async def test_a_picture_makes_room_shortly_before_its_end() -> None:
+async def test_image_frees_its_slot_shortly_before_its_end() -> None:
     capacity = Capacity(slots=2)
     reservation = capacity.enter(2)
     assert capacity.free == 0
@@ -19,7 +19,7 @@ async def test_a_picture_makes_room_shortly_before_its_end() -> None:
     assert capacity.free == 2
 
 
-async def test_a_job_of_more_pictures_than_slots_takes_all_the_room() -> None:
+async def test_oversized_job_takes_all_slots() -> None:
     capacity = Capacity(slots=2)
     reservation = capacity.enter(5)
     capacity.enter(1).release()
@@ -41,7 +41,7 @@ async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
     assert capacity.free == 1
 
 
-async def test_it_is_full_where_a_place_less_would_make_room() -> None:
+async def test_capacity_is_full_if_one_slot_less_would_free_it() -> None:
     capacity = Capacity(slots=2)
     reservation = capacity.enter(2)
     assert (capacity.is_full, reservation.images_with_slot) == (True, 2)
@@ -55,7 +55,7 @@ async def test_it_is_full_where_a_place_less_would_make_room() -> None:
     assert not capacity.is_full, "too many jobs, wherever they are"
 
 
-async def test_nobody_comes_in_beside_a_suspect() -> None:
+async def test_suspect_blocks_further_claims() -> None:
     capacity = Capacity(slots=4)
     capacity.enter(1)
     suspect = capacity.enter(1, is_suspect=True)

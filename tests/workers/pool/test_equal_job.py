@@ -13,9 +13,9 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work, has_step
 from tests.workers.toy import ToyPipeline
 from workers.pool import equal_job
 from workers.retry import Patience
@@ -57,7 +57,7 @@ async def files_of(store: Store, job: Job) -> list[bytes]:
     return [await store.get(output.key) for output in job.outputs]
 
 
-async def test_it_is_drawn_once(
+async def test_equal_job_is_generated_once(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     before_s = saved_s()
@@ -119,7 +119,7 @@ async def test_its_places_are_free_meanwhile(
             assert (await ended(queue, job)).copied_from == first.id
 
 
-async def test_it_is_drawn_where_the_other_one_is_canceled(
+async def test_equal_job_is_generated_if_the_first_is_canceled(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store):
@@ -131,7 +131,7 @@ async def test_it_is_drawn_where_the_other_one_is_canceled(
     assert (job.state, job.copied_from, job.usage.steps) == (JobState.SUCCEEDED, None, 2 * STEPS)
 
 
-async def test_both_go_back_and_go_on_elsewhere(
+async def test_both_jobs_are_released_and_resume_elsewhere(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """The equal job waits again as soon as the first job runs again."""
@@ -150,7 +150,7 @@ async def test_both_go_back_and_go_on_elsewhere(
         assert (await ended(queue, again)).copied_from == first.id
 
 
-async def test_it_is_drawn_where_the_files_are_gone(
+async def test_equal_job_is_generated_if_the_files_are_missing(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     pipeline.gate.open()

@@ -8,9 +8,9 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 
 OTHER = SPEC.model_copy(update={"name": "other", "fingerprint": "other"})
@@ -30,7 +30,7 @@ async def served(queue: Queue) -> dict[str, tuple[int, bool]]:
     return {name: (len(status.pools), status.ready) for name, status in models.items()}
 
 
-async def test_a_pool_that_joins_takes_what_waits_for_another(
+async def test_joining_worker_takes_waiting_jobs(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     long, waits = toy_job(phase="gated", num_inference_steps=50), toy_job()
@@ -48,7 +48,7 @@ async def test_a_pool_that_joins_takes_what_waits_for_another(
         assert (await ended(queue, long)).state == JobState.SUCCEEDED
 
 
-async def test_nobody_counts_on_a_pool_that_drains(
+async def test_draining_worker_is_excluded_from_estimates(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """A draining worker finishes its job and claims no other.
@@ -73,7 +73,7 @@ async def test_nobody_counts_on_a_pool_that_drains(
     assert (await served(queue))[SPEC.name] == (0, False)
 
 
-async def test_a_pool_that_comes_back_with_another_model(
+async def test_worker_returns_with_another_model(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """The worker keeps its name. Jobs for the old model keep waiting, and none is lost."""

@@ -47,7 +47,7 @@ def pool(redis_url: str, empty_redis: object, tmp_path: Path) -> Iterator[subpro
         process.kill()
 
 
-async def test_a_store_that_takes_nothing_fails_the_job_with_the_reason_and_may_be_mended(
+async def test_full_store_fails_the_job_with_its_reason_and_recovers(
     pool: subprocess.Popen[bytes], queue: Queue, tmp_path: Path
 ) -> None:
     job = toy_job()
@@ -79,7 +79,7 @@ async def test_a_store_that_takes_nothing_fails_the_job_with_the_reason_and_may_
     assert len(await pixels(Store(str(tmp_path / "outputs")), other)) == 1, "nothing is lost"
 
 
-async def test_what_the_store_has_no_room_for_is_not_there(tmp_path: Path) -> None:
+async def test_partial_file_is_deleted_if_the_store_is_full(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))

@@ -68,7 +68,7 @@ async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
 
 
 @pytest.mark.timeout(900)
-async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
+async def test_another_worker_resumes_in_the_interrupted_pass(
     pools: list[PoolProcess], queue: Queue, tmp_path: Path
 ) -> None:
     """Killed once in each pass, the job has the pixels of an undisturbed job."""

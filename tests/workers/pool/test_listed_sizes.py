@@ -25,7 +25,7 @@ def test_any_size_unless_the_settings_list_some() -> None:
     assert listed == Sizes(mode="listed", listed=(size,))
 
 
-def test_sizes_that_share_steps_are_told_so() -> None:
+def test_sizes_that_share_steps_are_in_the_spec() -> None:
     sharing = SPEC.model_copy(update={"sizes": Sizes(token_buckets=0.06)})
     assert of(sharing) == Sizes(token_buckets=0.06)
     assert of(sharing, sizes="listed").token_buckets == 0.06
@@ -37,13 +37,13 @@ def test_listed_are_those_that_are_compiled_first() -> None:
     assert list(map(str, of(VIDEO, sizes="listed").listed)) == ["96 x 64 x 5 frames"]
 
 
-def test_a_second_pass_of_what_is_compiled_first_is_listed_too() -> None:
+def test_second_pass_of_a_warm_up_size_is_listed() -> None:
     warmup = [{"width": 64, "height": 48, "hires": {"scale": 2}}]
     listed = map(str, of(SPEC, sizes="listed", warmup=warmup).listed)
     assert list(listed) == ["64 x 48", "128 x 96"]
 
 
-def test_the_smaller_size_of_what_is_compiled_first_is_listed_too() -> None:
+def test_smaller_size_of_a_warm_up_size_is_listed() -> None:
     grows = Quality(progressive=Progressive(scale=0.5, until=0.5))
     spec = SPEC.model_copy(update={"qualities": {"grows": grows}})
     warmup = [{"width": 128, "height": 96, "quality": "grows"}]
@@ -79,6 +79,6 @@ def test_a_listed_size_has_the_default_length_of_text_unless_it_names_one() -> N
         ({"width": 64, "height": 64, "max_sequence_length": 999}, "must be 128 at most"),
     ],
 )
-def test_what_the_model_cannot_serve_is_named(size: dict[str, int], message: str) -> None:
+def test_unsupported_size_is_named(size: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=f"sizes: .*{message}"):
         of(VIDEO, sizes=[size])

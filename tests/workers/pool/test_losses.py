@@ -21,9 +21,9 @@ from service.jobs.queue import Claim, Queue
 from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
-from tests.workers.at_work import at_work, files_in, status
 from tests.workers.jobs import ended, lapse, lapsed, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, files_in, status
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.pool.idle_work import IdleWork
 from workers.pool.worker import Worker
@@ -57,7 +57,7 @@ async def test_a_suspect_has_the_pool_to_itself(
     await short_leases.close()
 
 
-async def test_a_suspect_is_not_begun_beside_others(
+async def test_suspect_does_not_start_with_other_jobs(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
     short_leases = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
@@ -82,7 +82,7 @@ async def test_a_suspect_is_not_begun_beside_others(
     await unhurried.close()
 
 
-async def test_an_engine_that_dies_is_a_death_of_its_jobs(
+async def test_engine_failure_counts_as_a_crash_of_its_jobs(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Each of the engine's jobs runs alone afterwards, and none has failed."""
@@ -195,7 +195,7 @@ async def test_a_pool_that_lost_its_lease_changes_nothing(
         await until(lambda: not files_in(tmp_path))
 
 
-async def test_a_pool_may_claim_anew_what_it_has_lost(
+async def test_lost_job_can_be_claimed_again(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=10)
@@ -215,7 +215,7 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
         assert len(await pixels(store, job)) == 1
 
 
-async def test_a_store_may_go_and_come_back(
+async def test_store_outage_is_retried(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
@@ -262,7 +262,7 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
     assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
 
 
-async def test_a_pool_that_holds_what_is_not_stored_leaves_in_time(
+async def test_worker_with_unstored_outputs_exits_in_time(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
@@ -286,10 +286,10 @@ class SlowStore(Store):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.asked, self.let = asyncio.Event(), asyncio.Event()
+        self.requested, self.let = asyncio.Event(), asyncio.Event()
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
-        self.asked.set()
+        self.requested.set()
         await self.let.wait()
         await super().put(key, data, content_type)
 
@@ -302,7 +302,7 @@ async def test_a_job_that_leaves_while_its_files_are_written_leaves_none(
     job = toy_job()
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store) as (worker, _):
-        await store.asked.wait()
+        await store.requested.wait()
         await (queue.delete(job.id) if how == "deleted" else queue.cancel(job.id))
         await until(lambda: worker.jobs == 0)
         store.let.set()
@@ -347,7 +347,7 @@ async def test_redis_may_be_killed_and_come_back(
         await front_end.close()
 
 
-async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
+async def test_exit_during_a_redis_outage_is_not_a_crash(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
     """The worker cannot give its job back. Once Redis returns, only the lease expires."""

@@ -15,9 +15,9 @@ from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work, has
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, has
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import describe
@@ -86,12 +86,12 @@ async def test_batches_that_others_have_measured_are_not_tried_again(
     assert await cost_reporter.recent_measurements() == set(), "that is too long ago"
 
 
-async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
+async def test_failed_request_does_not_stop_measuring(engine: Engine) -> None:
     await measure_alone(engine, {**SMALL, "nan_at": 1}, SMALL)
     assert engine.costs.rows("here", 1)
 
 
-async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: Engine) -> None:
+async def test_broken_model_is_detected_by_its_warm_up(engine: Engine) -> None:
     assert await measure_alone(engine, {**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}) == NO_NUMBERS
     assert await measure_alone(engine, {**SMALL, "nan_at": 1}, SMALL) is None
     assert await measure_alone(engine) is None
@@ -99,7 +99,7 @@ async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: E
     assert await some.run_alone() is None, "of one of them nothing is known"
 
 
-async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
+async def test_failure_of_one_seed_or_batch_is_no_broken_model(
     layout: Layout,
 ) -> None:
     """A worker with one warm-up request, the default, would never be ready."""
@@ -123,7 +123,7 @@ class UnluckyPipeline(ToyPipeline):
         return super().prepare({**fields, **unlucky}, images)
 
 
-async def test_a_trial_that_takes_long_is_measured_when_it_comes(
+async def test_long_trial_is_measured_on_its_first_job(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """No step of the trial begins before the first job, which would have to wait for it."""
@@ -196,7 +196,7 @@ async def test_trials_give_way_to_a_job(
         assert pipeline.gate.count <= TRIALS + 2 * worker.engine.slots
 
 
-async def test_idle_work_is_dropped_begun_anew_and_done_once() -> None:
+async def test_idle_work_is_canceled_restarted_and_done_once() -> None:
     begun, done, may_end = 0, 0, asyncio.Event()
 
     async def work() -> None:
@@ -221,7 +221,7 @@ async def test_idle_work_is_dropped_begun_anew_and_done_once() -> None:
     assert (begun, done) == (3, 1)
 
 
-async def test_idle_work_that_fails_is_told_and_not_tried_again(
+async def test_failed_idle_work_is_logged_and_not_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tries = 0

@@ -63,7 +63,7 @@ def test_a_slices_chips(kind: str, platform: str, chip: str, chips: int) -> None
     )
 
 
-def test_its_page_says_what_it_is(layout: Layout) -> None:
+def test_metrics_page_has_the_origin(layout: Layout) -> None:
     here = place_of(SPEC, layout)
     origin = origin_of(here, USAGE)
     show("shown", here, origin)
@@ -82,7 +82,7 @@ def test_its_page_says_what_it_is(layout: Layout) -> None:
     assert REGISTRY.get_sample_value("atelier_worker_chips", of_chip) == 1
 
 
-def test_what_outputs_depend_on(layout: Layout) -> None:
+def test_provenance_of_outputs(layout: Layout) -> None:
     """Outputs depend on the configs, the layout and XLA's flags, but not on the place of the
     devices."""
     provenance = place_of(SPEC, layout).made_by

@@ -22,9 +22,9 @@ from service.jobs.storage.object_store import Store, output_key
 from service.safety.checker import SafetyChecker
 from service.settings.safety import SafetySettings
 from tests.safety_hook import HookProcess, hook_process
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S
+from tests.workers.running_worker import at_work
 from tests.workers.toy import ToyPipeline
 from workers.pool.output_files import OutputChecks
 
@@ -43,7 +43,7 @@ async def checked(hook: HookProcess, **settings: Any) -> AsyncIterator[OutputChe
     await checker.close()
 
 
-async def test_the_hook_sees_the_pixels_that_are_stored(
+async def test_hook_gets_the_stored_pixels(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
     job = toy_job(prompt="a hat", num_images=2)
@@ -61,7 +61,7 @@ async def test_the_hook_sees_the_pixels_that_are_stored(
         assert np.array_equal(np.asarray(file), images[call["index"]])
 
 
-async def test_of_a_refused_job_nothing_is_stored_and_its_neighbour_ends(
+async def test_refused_job_stores_nothing_and_others_finish(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
     refused, neighbour = toy_job(prompt="refuse after"), toy_job(prompt="a hat", seed=2)

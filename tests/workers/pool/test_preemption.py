@@ -14,9 +14,9 @@ from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, Gate, ToyPipeline, reference
 
 WARM_UP = dict(SPEC.defaults)
@@ -56,7 +56,7 @@ def put_aside_so_far() -> float:
     return REGISTRY.get_sample_value("atelier_preemptions_total", labels) or 0
 
 
-async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
+async def test_video_is_preempted_for_an_image_and_resumes(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
     clip, picture, before = a_clip(seed=3), a_picture(seed=4), put_aside_so_far()
@@ -84,7 +84,7 @@ async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
     )  # test_engine
 
 
-async def test_only_one_of_several_is_put_aside(
+async def test_only_one_job_is_preempted(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
     """Only the job of low priority is preempted. Its neighbour has the image's priority."""
@@ -106,7 +106,7 @@ async def test_only_one_of_several_is_put_aside(
     assert put_aside_so_far() == before + 1
 
 
-async def test_what_cannot_be_kept_goes_on(
+async def test_job_that_cannot_be_snapshotted_is_not_preempted(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, empty_redis: Redis, tmp_path: Path
 ) -> None:
     store = Store(str(tmp_path / "outputs"))
@@ -124,7 +124,7 @@ async def test_what_cannot_be_kept_goes_on(
     assert (pipeline.gate.count, put_aside_so_far()) == (STEPS, before)
 
 
-async def test_a_drain_while_it_is_put_aside(
+async def test_drain_during_a_preemption(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
     """Preemption and drain wait for a step that does not end, but the drain gives up in time."""

@@ -17,10 +17,10 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached
 from tests.workers.polling import until
 from tests.workers.pool.test_preemption import AT_ONCE, states, until_room_is_made
+from tests.workers.running_worker import at_work
 from tests.workers.toy import Gate
 
 PICTURE: dict[str, Any] = {
@@ -80,7 +80,7 @@ def a_job(wan: Pipeline, request: dict[str, Any], **fields: Any) -> Job:
     return job.model_copy(update=fields)
 
 
-async def test_a_clip_put_aside_for_a_picture_is_the_same_to_the_bit(
+async def test_preempted_video_is_bitwise_equal(
     wan: Pipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
     gated = Gated(wan)

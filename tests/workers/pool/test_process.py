@@ -114,7 +114,7 @@ async def ends(queue: Queue, job: Job) -> list[str]:
 
 
 @pytest.mark.timeout(900)  # two workers start, one after the other
-async def test_a_job_outlives_its_pools(
+async def test_job_survives_its_workers(
     queue: Queue, start: Callable[[], PoolProcess], config: Path, state_dir: Path
 ) -> None:
     """A worker is stopped for longer than its lease, and its successor is killed.

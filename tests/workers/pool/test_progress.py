@@ -65,7 +65,7 @@ async def calls(redis: Redis) -> int:
     return int((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
 
 
-async def test_what_is_known_is_not_told_again(
+async def test_reported_step_is_not_repeated(
     queue: Queue, claim: Claim, empty_redis: Redis
 ) -> None:
     """The end of a job must not wait for another report, which takes a round trip."""
@@ -80,7 +80,7 @@ async def test_what_is_known_is_not_told_again(
     assert await calls(empty_redis) == before
 
 
-async def test_a_stage_is_not_told_at_the_end(
+async def test_stage_is_not_reported_at_the_end(
     queue: Queue, claim: Claim, empty_redis: Redis
 ) -> None:
     """The job's end contains more, and would wait for the stage's report."""
@@ -96,7 +96,7 @@ async def test_a_stage_is_not_told_at_the_end(
     assert await calls(empty_redis) == before
 
 
-async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) -> None:
+async def test_last_step_is_reported_before_the_end(queue: Queue, claim: Claim) -> None:
     """The last step may follow the one before at once."""
     async with telling(queue, claim) as progress:
         progress.step(0, row_after(STEPS - 1))
@@ -108,7 +108,7 @@ async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) 
 @pytest.mark.parametrize(
     ("wanted", "preview_every_s", "steps"), [(1, 3600, [2]), (3, 3600, [1, 2, 3]), (3, 0, [])]
 )
-async def test_previews_that_are_asked_for_come_however_short_the_job_is(
+async def test_requested_previews_are_sent_even_for_short_jobs(
     queue: Queue, wanted: int, preview_every_s: float, steps: list[int]
 ) -> None:
     await queue.register(POOL, SPEC, ready=True)

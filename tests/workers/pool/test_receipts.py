@@ -17,9 +17,9 @@ from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
-from tests.workers.at_work import LEASE_S, at_work, has
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import LEASE_S, at_work, has
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.media.psnr import MOST_DB, psnr_db
@@ -95,7 +95,7 @@ async def drawn(queue: Queue, **fields: Any) -> Job:
     return await ended(queue, job)
 
 
-async def test_the_psnr_between_what_was_served_and_the_exact_image_is_told(
+async def test_psnr_to_the_exact_image_is_exported(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """A receipt increases no counter of jobs, and an exact image needs no receipt."""
@@ -113,7 +113,7 @@ async def test_the_psnr_between_what_was_served_and_the_exact_image_is_told(
     assert [now - before for now, before in zip(of_jobs(), jobs, strict=True)] == [2] * len(jobs)
 
 
-async def test_a_job_is_served_amid_a_receipt_which_begins_anew_afterwards(
+async def test_job_interrupts_a_receipt_which_restarts(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
     count, _ = measured()
@@ -135,7 +135,7 @@ async def test_a_job_is_served_amid_a_receipt_which_begins_anew_afterwards(
         assert pipeline.gate.count >= TRIALS + 1 + STEPS
 
 
-async def test_a_receipt_gives_way_to_a_job_of_another_model_on_its_devices(
+async def test_receipt_yields_to_a_job_of_another_model(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     count, _ = measured()
@@ -176,7 +176,7 @@ async def test_a_receipt_gives_way_to_a_job_of_another_model_on_its_devices(
             member.engine.close()
 
 
-async def test_nothing_is_compiled_for_a_receipt(
+async def test_receipts_compile_nothing(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
     def without() -> float:
@@ -208,7 +208,7 @@ async def test_the_sample_is_bounded_in_bytes(engine: Engine) -> None:
     assert metric_value("receipts_total", outcome="dropped") - before == 3
 
 
-async def test_nothing_is_kept_of_what_is_exact_or_not_to_be_compared(engine: Engine) -> None:
+async def test_exact_and_incomparable_outputs_are_not_sampled(engine: Engine) -> None:
     every, none = QualitySamples(engine, 1), QualitySamples(engine, 0)
     for receipts, preset in ((every, "exact"), (none, FAST)):
         receipts.offer(served(10, preset))

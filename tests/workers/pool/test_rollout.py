@@ -91,7 +91,7 @@ async def weigh(queue: Queue, r1: float, r2: float) -> None:
 
 
 @pytest.mark.timeout(900)  # two workers start, one after the other
-async def test_one_pool_takes_the_place_of_another(
+async def test_worker_is_replaced_during_a_rollout(
     http: httpx.AsyncClient, queue: Queue, start: Start, config: Path
 ) -> None:
     accepted: list[str] = []

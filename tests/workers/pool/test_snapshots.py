@@ -15,15 +15,15 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Output, Snapshot
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, snapshot_key
-from tests.workers.at_work import at_work, has_step, swept
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, has_step, swept
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.pool.snapshot_store import PAUSE_S
 from workers.programs.batch_sizes import BatchSizes, exact
 
 
-async def test_drain_finishes_what_runs_and_leaves_what_waits(
+async def test_drain_finishes_running_jobs_and_leaves_waiting_ones(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     running, waiting = toy_job(phase="gated"), toy_job()
@@ -39,7 +39,7 @@ async def test_drain_finishes_what_runs_and_leaves_what_waits(
 
 
 @pytest.mark.parametrize("how", ["too long", "a second signal"])
-async def test_what_does_not_end_in_time_is_given_back(
+async def test_unfinished_job_is_released_at_the_drain_timeout(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, how: str
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=50)
@@ -70,7 +70,7 @@ def cut(data: bytes) -> bytes:
     [(None, None), (flipped, None), (cut, None), (None, exact(2))],
     ids=["whole", "bit", "cut", "two rows"],
 )
-async def test_what_a_drain_puts_aside_goes_on_elsewhere(
+async def test_drained_job_resumes_elsewhere(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
@@ -117,7 +117,7 @@ async def test_what_a_drain_puts_aside_goes_on_elsewhere(
     assert not await store.exists(snapshot.key)
 
 
-async def test_finished_pictures_are_not_made_again(
+async def test_finished_images_are_not_repeated(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=10, num_images=2)
@@ -150,7 +150,7 @@ async def test_finished_pictures_are_not_made_again(
 
 
 @pytest.mark.parametrize("what", ["the snapshot", "the finished image"])
-async def test_what_has_left_the_store_is_made_again(
+async def test_missing_output_is_generated_again(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, what: str
 ) -> None:
     job = toy_job(num_images=2)
@@ -172,7 +172,7 @@ async def test_what_has_left_the_store_is_made_again(
     assert job.usage.steps == 8
 
 
-async def test_a_running_job_is_kept_as_often_as_it_pays(
+async def test_running_job_is_snapshotted_within_its_budget(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(num_inference_steps=4000)
@@ -193,7 +193,7 @@ async def test_a_running_job_is_kept_as_often_as_it_pays(
     assert not any([await store.exists(key) for key in keys])
 
 
-async def test_a_store_that_is_away_is_not_asked_at_each_step(
+async def test_unavailable_store_is_not_retried_at_each_step(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,

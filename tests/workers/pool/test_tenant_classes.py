@@ -7,8 +7,8 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.jobs.tenants import TenantRecords
 from service.settings.tenants import TenantSettings
-from tests.workers.at_work import at_work
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.pool import metrics
 
@@ -26,7 +26,7 @@ def exported() -> set[str]:
     }
 
 
-async def test_a_class_that_comes_later(
+async def test_class_added_later_is_exported(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store, lease_s=0.3):

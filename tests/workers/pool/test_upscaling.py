@@ -19,9 +19,9 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_parameters, read_recipe
 from service.settings.settings import Settings
-from tests.workers.at_work import at_work, has, has_step
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, has, has_step
 from tests.workers.toy import Gate, ToyPipeline
 from tests.workers.upscaler import TILE, upscalers
 from workers.engine.upscaling import TilePrograms, Upscaling
@@ -39,7 +39,7 @@ def larger(image: np.ndarray, scale: float = 2) -> np.ndarray:
     return upscaling.image()
 
 
-async def test_a_request_by_http_comes_out_larger(
+async def test_http_request_is_upscaled(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
 ) -> None:
     """Each of two outputs is its plain image upscaled, and its recipe says so."""
@@ -99,7 +99,7 @@ async def test_a_smaller_scale_is_resized_from_the_upscalers_own(
     assert [(output.width, output.height) for output in job.outputs] == [(width, height)]
 
 
-async def test_company_changes_no_byte(
+async def test_batching_changes_no_byte(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Upscaled and plain images share steps."""
@@ -114,7 +114,7 @@ async def test_company_changes_no_byte(
     assert not np.array_equal(images[0], images[1])
 
 
-async def test_what_a_tile_takes_is_told_and_charged(
+async def test_tile_time_is_reported_and_charged(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     plain, job = toy_job(), toy_job(upscale=TWICE)

@@ -71,7 +71,7 @@ async def is_upscaled(queue: Queue, job: Job) -> bool:
 
 
 @pytest.mark.timeout(600)
-async def test_another_pool_goes_on_from_what_was_kept(
+async def test_another_worker_resumes_from_the_snapshot(
     pools: list[PoolProcess], queue: Queue, tmp_path: Path
 ) -> None:
     first, second = pools

@@ -30,11 +30,11 @@ from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing.log_format import JsonFormatter
-from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.media.test_sound import loudest_hz
 from tests.workers.polling import DEADLINE_S, until
-from tests.workers.sounding import RATE_HZ, SoundingToy
+from tests.workers.running_worker import at_work, has, status
+from tests.workers.sound_toy import RATE_HZ, SoundingToy
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine.place import place_of
 from workers.media.outputs import DEFAULT_FPS
@@ -43,7 +43,7 @@ from workers.pool.process import run_pool
 from workers.programs.batch_sizes import fast
 
 
-async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
+async def test_ready_after_the_warm_up_and_unregistered_at_exit(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store):
@@ -53,7 +53,7 @@ async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
-async def test_how_its_batches_are_is_told(
+async def test_batching_mode_is_reported(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, mode: str
 ) -> None:
     """Fast batching also reports the levels between its batch sizes, once they are measured."""
@@ -152,7 +152,7 @@ async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
         assert (await ended(queue, short)).warnings == []
 
 
-async def test_predictions_are_held_against_what_was_taken(
+async def test_predictions_are_compared_with_actual_times(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     def metric(name: str) -> float:
@@ -172,7 +172,7 @@ async def test_predictions_are_held_against_what_was_taken(
     assert metric("sum") - total == expected
 
 
-async def test_clips_become_one_file_each(
+async def test_videos_are_stored_as_one_file_each(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     formats = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
@@ -195,7 +195,7 @@ async def test_clips_become_one_file_each(
     assert [output.fps for output in double.outputs] == [DEFAULT_FPS] * 2
 
 
-async def test_clips_have_their_sound(layout: Layout, queue: Queue, store: Store) -> None:
+async def test_videos_have_sound(layout: Layout, queue: Queue, store: Store) -> None:
     pipeline = SoundingToy()
     formats = {"mp4": RATE_HZ, "webm": RATE_HZ, "gif": None}
     jobs = [toy_job(num_frames=5, num_images=2, output={"format": format}) for format in formats]
@@ -273,7 +273,7 @@ async def test_frames_become_files_that_are_counted_on(
     )  # as in test_engine
 
 
-async def test_pictures_of_the_request_reach_the_pipeline(
+async def test_input_images_reach_the_pipeline(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job()
@@ -322,7 +322,7 @@ async def test_files_hold_the_recipe_of_each_image(
     assert read_recipe(file).model_copy(update={"images": recipes[1].images}) == recipes[1]
 
 
-async def test_failures_end_their_jobs_alone(
+async def test_failure_ends_only_its_job(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     expected = {
@@ -383,7 +383,7 @@ async def test_progress_and_previews_are_events(
     assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
 
 
-async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
+async def test_preview_has_the_frame_rate_of_the_video(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=12, num_frames=5)
@@ -402,7 +402,7 @@ async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
     assert image.info["duration"] == 1000 / SPEC.defaults["fps"]
 
 
-def test_settings_that_lack_something_are_told() -> None:
+def test_missing_settings_are_named() -> None:
     with pytest.raises(ConfigError, match=r"pools\.x"):
         run_pool(Settings(), "x")
     with pytest.raises(ConfigError, match=r"models\.y"):

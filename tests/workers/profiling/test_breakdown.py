@@ -89,7 +89,7 @@ def test_a_loop_computes_where_nothing_in_it_communicates() -> None:
     assert [op.name for op in result.top] == ["all-gather"], "a loop is no operation of its own"
 
 
-def test_only_the_steps_that_were_asked_for_count() -> None:
+def test_only_requested_steps_are_counted() -> None:
     ops = [ProfiledOp("fusion", C, start, start + 0.5) for start in range(10)]
     result = report(recording(*ops, steps=(2, 1, 4, 3, 9)), 2)
     assert result is not None

@@ -115,7 +115,7 @@ def assert_same(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-def test_nothing_of_a_pages_last_adapter_is_left(banks: Banks, layout: Layout) -> None:
+def test_page_contains_nothing_of_its_previous_adapter(banks: Banks, layout: Layout) -> None:
     """The previous adapter changed more layers, more ranks, biases, and another network."""
     fresh = Banks(layout)
     fresh.bring(small(), [0])
@@ -127,7 +127,7 @@ def test_nothing_of_a_pages_last_adapter_is_left(banks: Banks, layout: Layout) -
     assert all(array.any() for array in before.values()), "nothing was there to be left"
 
 
-def test_ranks_lie_in_an_adapters_pages_in_order(banks: Banks, layout: Layout) -> None:
+def test_pages_of_an_adapter_are_in_rank_order(banks: Banks, layout: Layout) -> None:
     """The order is the same in any pages."""
     other = Banks(layout)
     banks.bring(large(), [2, 0])
@@ -148,7 +148,7 @@ def test_arrays_that_stay_zero_are_not_written(banks: Banks) -> None:
 
 
 @pytest.mark.parametrize("pages", [[1], [1, 0]], ids=str)
-def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int]) -> None:
+def test_running_steps_read_unchanged_pages(banks: Banks, pages: list[int]) -> None:
     """The arrays are written while the steps run."""
     banks.bring(large(), [0, 1])
     places = [*banks.banks._indices.values()]
@@ -170,7 +170,7 @@ def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int
         assert not np.array_equal(np.asarray(banks.weights.common[place]), before)
 
 
-def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
+def test_no_launch_while_a_page_is_written(banks: Banks) -> None:
     """Programs of three threads read the banks' arrays, which are deleted once they are written."""
     launcher, ended = OneHost(), threading.Event()
     places = [*banks.banks._indices.values()]
@@ -197,7 +197,7 @@ def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
         assert all(item.result() > 0 for item in running)
 
 
-def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
+def test_pipeline_keeps_only_the_shapes_of_its_banks(banks: Banks) -> None:
     """Arrays in the pipeline would stay on the device, in addition to the adapters' arrays."""
     leaves = [leaf for state in banks.pipeline.weights for _, leaf in nnx.to_flat_state(state)]
     for leaf in leaves:
@@ -207,7 +207,7 @@ def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
     assert shapes == {PAGES}
 
 
-def test_a_swapped_network_comes_and_goes_beside_its_banks(layout: Layout) -> None:
+def test_swapped_network_keeps_its_banks(layout: Layout) -> None:
     """Pages written while the network is on the device are there after its return, and never
     deleted."""
     banks = Banks(layout, on_host=True)

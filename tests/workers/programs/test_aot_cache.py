@@ -19,7 +19,7 @@ from models.interface.pipeline import Clip
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from models.parallel.jax_internals import io_callback
-from tests.workers.sounding import SoundingToy
+from tests.workers.sound_toy import SoundingToy
 from tests.workers.toy import ToyPipeline
 from workers.programs.aot_cache import ExecutableFiles, packed, unpacked
 from workers.programs.compiler import Compiler
@@ -70,7 +70,7 @@ def test_the_second_one_is_read_and_gives_the_same(folder: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_what_differs_in_anything_is_compiled(folder: Path) -> None:
+def test_any_difference_causes_a_compilation(folder: Path) -> None:
     build = Build()
     program(folder, build)
     program(folder, build, common="elsewhere")
@@ -90,7 +90,7 @@ def test_what_differs_in_anything_is_compiled(folder: Path) -> None:
     ],
     ids=["cut", "half", "empty", "another key", "a bit", "something else"],
 )
-def test_a_damaged_file_is_compiled_anew_with_a_warning(
+def test_damaged_file_is_recompiled_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
 ) -> None:
     build = Build()
@@ -116,7 +116,7 @@ class Trap:
 
 @pytest.mark.parametrize("mode", [0o702, 0o720])
 @pytest.mark.parametrize("place", ["file", "folder"])
-def test_what_others_may_write_is_never_unpickled(folder: Path, place: str, mode: int) -> None:
+def test_file_writable_by_others_is_never_unpickled(folder: Path, place: str, mode: int) -> None:
     build, sprung = Build(), folder.with_name("sprung")
     program(folder, build)
     path = only_file(folder)
@@ -127,7 +127,7 @@ def test_what_others_may_write_is_never_unpickled(folder: Path, place: str, mode
     assert not sprung.exists()
 
 
-def test_what_others_may_have_put_into_jaxs_cache_is_deleted(
+def test_shared_files_in_the_jax_cache_are_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder := tmp_path / "jax").mkdir()
@@ -159,7 +159,7 @@ def test_a_link_is_not_followed(folder: Path) -> None:
     assert build.times == 2
 
 
-def test_the_one_that_was_unused_longest_makes_room(folder: Path) -> None:
+def test_least_recently_used_executable_is_evicted(folder: Path) -> None:
     size = len(packed("x" * 100, {"model": "here", "n": 0}))
     files = ExecutableFiles(folder, {"model": "here"}, most_bytes=2 * size)
     for n in range(2):
@@ -195,7 +195,7 @@ def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path)
     assert not (folder / "second").exists()
 
 
-def test_nothing_to_write_to_is_no_failure(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_folder_is_not_an_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The failure is logged once, not once per program."""
     folder.write_text("a file where the folder should be")
     build, files = Build(), ExecutableFiles(folder, {"model": "here"})
@@ -217,7 +217,7 @@ def test_files_are_its_own_under_any_umask(folder: Path) -> None:
     assert build.times == 1
 
 
-def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
+def test_unrelated_folder_is_not_deleted(folder: Path) -> None:
     (other := folder / "lost+found").mkdir(parents=True)
     files = ExecutableFiles(folder, {"model": "here"}, most_bytes=1)
     for n in range(2):

@@ -20,7 +20,7 @@ def of_process() -> dict[str, Any]:
     return aot_key.of_process(jax.devices()[0])
 
 
-def test_it_is_plain_and_the_same_each_time() -> None:
+def test_key_is_json_and_stable() -> None:
     first = of_process()
     assert json.loads(json.dumps(first)) == first == of_process()
     assert any(name.startswith("jaxlib-") for name in first["packages"])
@@ -37,7 +37,7 @@ def test_flags_and_options_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         jax.config.update("jax_default_matmul_precision", None)
 
 
-def test_where_things_are_kept_is_not(tmp_path: Path) -> None:
+def test_cache_paths_are_not_in_the_key(tmp_path: Path) -> None:
     before, folder = aot_key.options(), jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     after = aot_key.options()

@@ -28,7 +28,7 @@ def sizes(layout: Layout) -> dict[str, int]:
         (8, {"data": 8}),
     ],
 )
-def test_devices_of_one_row_go_to_others(parts: int, expected: dict[str, int]) -> None:
+def test_devices_of_a_row_are_assigned_to_others(parts: int, expected: dict[str, int]) -> None:
     full = layout(cfg=2, context=4)
     other = side_by_side(full, parts)
     assert sizes(other) == expected
@@ -83,7 +83,7 @@ def test_a_layout_that_would_move_weights_is_left_out(
     assert compiler.batch_layouts([1, 4], elastic=False) == [BatchLayout(1), BatchLayout(4)]
 
 
-def test_a_row_goes_from_one_layout_to_another_without_a_copy() -> None:
+def test_row_moves_between_layouts_without_a_copy() -> None:
     full = layout(cfg=2, context=4)
     other = side_by_side(full, 8)
     everywhere = NamedSharding(full.mesh, PartitionSpec())

@@ -85,7 +85,7 @@ async def leave(task: asyncio.Task[EngineOutput]) -> None:
         await task
 
 
-async def test_what_nobody_waits_for_is_not_compiled(
+async def test_unneeded_programs_are_not_compiled(
     engine: Engine, gates: TwoGates, asking: Asking
 ) -> None:
     first = await asking.asked("first", **SLOW)
@@ -101,7 +101,7 @@ async def test_what_nobody_waits_for_is_not_compiled(
     assert (await asking.make("again", width=40)).steps == 4
 
 
-async def test_what_another_waits_for_is_compiled(gates: TwoGates, asking: Asking) -> None:
+async def test_program_needed_by_another_image_is_compiled(gates: TwoGates, asking: Asking) -> None:
     await asking.asked("first", **SLOW)
     owner = await asking.asked("owner", width=40)
     other = asking.make("other", width=40)
@@ -113,7 +113,7 @@ async def test_what_another_waits_for_is_compiled(gates: TwoGates, asking: Askin
     assert "other" not in asking.owed and asking.owed["owner"].spent_s > 0
 
 
-async def test_what_others_have_of_a_shape_stays(gates: TwoGates, asking: Asking) -> None:
+async def test_existing_programs_of_a_bucket_are_kept(gates: TwoGates, asking: Asking) -> None:
     await asking.make("before")
     shape = _shape(asking, "32x16xNone,plain")
     ready = {name: dict(step_kind.programs) for name, step_kind in shape.step_kinds.items()}
@@ -142,7 +142,9 @@ async def test_larger_batches_that_were_dropped_are_compiled_for_the_next_one(
     assert [batch_layout.size for batch_layout in step_kind.programs] == [1, 2, 4]
 
 
-async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: Asking) -> None:
+async def test_image_is_charged_only_for_its_own_compilation(
+    gates: TwoGates, asking: Asking
+) -> None:
     """A third image waits for the first image's programs while the second image's are the
     newest."""
     first = await asking.asked("first", **SLOW)
@@ -195,7 +197,7 @@ async def test_steps_that_another_size_waits_for_are_compiled(sharing: Asking) -
     assert (await other).steps == 4
 
 
-async def test_steps_that_no_size_waits_for_are_compiled_anew(sharing: Asking) -> None:
+async def test_abandoned_steps_are_compiled_again_on_demand(sharing: Asking) -> None:
     toy: Any = sharing.engine.pipeline
     for name, seed in (("owner", 1), ("other", 2)):
         await sharing.asked(name, seed=seed, phase="double")

@@ -13,9 +13,9 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.request_programs import LOOKUP_EVERY_S
@@ -27,7 +27,7 @@ WARM: dict[str, Any] = {"width": 32, "height": 16}
 NEW: dict[str, Any] = {"width": 48, "height": 16}
 
 
-async def test_a_job_that_is_compiled_for_says_so_and_pays(
+async def test_job_that_waits_for_a_compilation_is_charged(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(**NEW, phase="slow-to-compile")
@@ -66,7 +66,7 @@ async def finished(queue: Queue, job: Any) -> Any:
     return await ended(queue, job)
 
 
-async def test_the_next_start_knows_what_need_not_be_compiled(
+async def test_next_start_reads_which_programs_are_stored(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
     bucket = SPEC.bucket(WARM)
@@ -96,7 +96,7 @@ async def is_found(engine: Engine, *buckets: str) -> bool:
     return bool(engine.costs.stored_compile_s)
 
 
-async def test_a_file_that_came_later_is_found_after_a_while(
+async def test_new_executable_file_is_noticed_later(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
     bucket, loop = SPEC.bucket(WARM), asyncio.get_running_loop()
@@ -150,7 +150,7 @@ def test_larger_batches_that_are_not_compiled_yet_are_charged_too() -> None:
     assert COMPILERS == 2
 
 
-def test_nothing_is_charged_that_was_in_files() -> None:
+def test_stored_programs_are_not_charged() -> None:
     events: list[str] = []
     compilation = Compilation(optional=1)
     compilation.on_begin(lambda: events.append("compiling"))
@@ -160,7 +160,7 @@ def test_nothing_is_charged_that_was_in_files() -> None:
     assert (compilation.charge_s, compilation.can_begin(), events) == (0, None, [])
 
 
-async def test_one_at_a_time_is_compiled_and_leaves_its_place_to_others(
+async def test_compiling_job_frees_its_slot(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """There is one slot. A job with compiled programs runs while two others wait for theirs."""

@@ -10,7 +10,7 @@ from tests.workers.polling import DEADLINE_S
 from workers.programs.compile_threads import CompileThreads
 
 
-def test_what_cannot_wait_goes_first_and_of_each_kind_the_oldest() -> None:
+def test_urgent_compilations_go_first_then_the_oldest() -> None:
     threads, gate, order = CompileThreads(1), threading.Event(), []
     first = threads.submit(lambda: gate.wait(DEADLINE_S))
     while not first.running():
@@ -25,7 +25,7 @@ def test_what_cannot_wait_goes_first_and_of_each_kind_the_oldest() -> None:
     threads.close()
 
 
-def test_one_thread_is_kept_free_of_what_can_wait() -> None:
+def test_one_thread_is_reserved_for_urgent_programs() -> None:
     threads, gate = CompileThreads(2), threading.Event()
     slow = [threads.submit(lambda: gate.wait(DEADLINE_S), can_wait=True) for _ in range(3)]
     assert threads.submit(lambda: 1).result(DEADLINE_S) == 1
@@ -43,7 +43,7 @@ def test_errors_are_whose_program_it_was() -> None:
     threads.close()
 
 
-def test_closed_they_drop_what_was_not_begun() -> None:
+def test_closed_threads_drop_queued_programs() -> None:
     threads, gate = CompileThreads(1), threading.Event()
     first = threads.submit(lambda: gate.wait(DEADLINE_S))
     while not first.running():

@@ -44,7 +44,7 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     return [np.asarray(state["latents"]) for state in states]
 
 
-def test_bitwise_equal_with_any_neighbours_and_in_any_place(compiler: Compiler) -> None:
+def test_bitwise_equal_in_any_batch_and_position(compiler: Compiler) -> None:
     tested, a, b, c = rows(compiler, 4)
     first = step(compiler, [tested, a, b, c], [2, 1, 3, 5])[0]
     padded = step(compiler, [tested, tested, tested, tested], [2, 2, 2, 2])
@@ -60,7 +60,7 @@ def test_close_across_batch_sizes(compiler: Compiler) -> None:
     assert np.abs(alone - tested["latents"]).max() > 0.1, "a step that does nothing proves nothing"
 
 
-def test_signature_tells_programs_apart(compiler: Compiler) -> None:
+def test_signature_distinguishes_programs(compiler: Compiler) -> None:
     prepare = compiler.pipeline.prepare
     plain = signature(prepare({"seed": 1}, {}).inputs)
     assert plain == signature(prepare({"seed": 2, "prompt": "x"}, {}).inputs)

@@ -44,7 +44,7 @@ def on_device() -> Iterator[float]:
             yield float(np.asarray(array)[0, 0])
 
 
-def test_one_at_a_time(experts: TwoExperts, layout: Layout) -> None:
+def test_single_expert_is_resident(experts: TwoExperts, layout: Layout) -> None:
     places = [NamedSharding(layout.mesh, PartitionSpec())] * len(jax.tree.leaves(experts.weights))
     weights = Weights("toy", experts.weights, places, [False] * len(places))
     assert [weights.is_swapped(name) for name in ("high", "low", "in", None)] == [
@@ -63,7 +63,7 @@ def test_one_at_a_time(experts: TwoExperts, layout: Layout) -> None:
     assert isinstance(weights.unflatten(weights.common)["high"].gain, np.ndarray)
 
 
-async def test_a_request_swaps_once_and_is_the_plain_loop_s_picture(
+async def test_request_swaps_once_and_matches_the_plain_loop(
     engine: Engine, experts: TwoExperts
 ) -> None:
     experts.gate.close()
@@ -98,7 +98,7 @@ async def test_several_requests_at_once_swap_as_one(engine: Engine, experts: Two
         assert np.abs(picture.pixels - expected).max() <= 1  # as in test_engine
 
 
-async def test_what_else_is_made_needs_no_expert(engine: Engine) -> None:
+async def test_other_programs_need_no_expert(engine: Engine) -> None:
     before = swaps()
     async with asyncio.timeout(DEADLINE_S):
         await engine.generate({"num_inference_steps": 3}, {})

@@ -80,7 +80,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_what_was_built_is_fetched_and_gives_the_same(
+def test_built_executable_is_fetched_and_equal(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build, local_build = Build(), Build()
@@ -93,13 +93,13 @@ def test_what_was_built_is_fetched_and_gives_the_same(
     assert not warnings(caplog)
 
 
-def test_what_is_there_is_not_built_again(url: str) -> None:
+def test_existing_executable_is_not_rebuilt(url: str) -> None:
     build = Build()
     assert [entry.outcome for _ in range(2) for entry in built(url, build)] == ["built", "there"]
     assert build.times == 1
 
 
-def test_what_was_fetched_before_is_not_fetched_again(url: str, folder: Path) -> None:
+def test_fetched_executable_is_not_fetched_again(url: str, folder: Path) -> None:
     built(url, Build())
     started(url, folder, Build())
     fetched = count("fetched")
@@ -160,7 +160,7 @@ def test_without_a_manifest_the_nearest_is_named(
     assert warning.endswith("the most similar ones there differ in: configs")
 
 
-def test_an_empty_store_is_told_once(
+def test_empty_store_is_reported_once(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     local_build = Build()
@@ -184,7 +184,7 @@ def test_a_damaged_manifest_is_as_none(
     assert manifest.name in warning
 
 
-def test_a_build_goes_on_after_files_were_lost(url: str) -> None:
+def test_build_recovers_lost_files(url: str) -> None:
     """The manifest lists existing files. A fact that cannot be read is found again."""
     build = Build()
     built(url, build)
@@ -230,7 +230,7 @@ def test_buckets_keep_them(
     assert (local_build.times, fact) == (0, "found elsewhere")
 
 
-def test_a_bucket_that_is_not_there_is_no_failure(
+def test_missing_bucket_is_a_warning(
     server: Server,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

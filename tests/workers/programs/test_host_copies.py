@@ -32,7 +32,7 @@ def live() -> int:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8])
-def test_they_come_back_as_they_were(dtype: Any) -> None:
+def test_offloaded_weights_are_restored(dtype: Any) -> None:
     mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
     values = np.random.default_rng(0).integers(-9, 9, SHAPE)
     split, replicated = (
@@ -56,7 +56,7 @@ def test_they_come_back_as_they_were(dtype: Any) -> None:
     assert weights.reload() == 0.0
 
 
-def test_layers_that_lie_apart_come_back_apart() -> None:
+def test_separate_layers_are_restored_separately() -> None:
     stack = jnp.arange(12.0).reshape(3, 4)
     weights = weights_of({"a": stack}, [True])
     weights.offload()
@@ -72,7 +72,7 @@ def test_layers_that_lie_apart_come_back_apart() -> None:
     assert float(weights.common[0][2][3]) == 11
 
 
-def test_what_has_changed_is_copied_again() -> None:
+def test_changed_weights_are_copied_again() -> None:
     weights = weights_of({"bank": jnp.zeros(4), "kernel": jnp.ones(4)})
     for number in range(1, 4):
         weights.offload()
@@ -83,7 +83,7 @@ def test_what_has_changed_is_copied_again() -> None:
         assert float(weights.common[0][0]) == number
 
 
-def test_an_expert_that_is_there_leaves_too(layout: Layout) -> None:
+def test_resident_expert_is_offloaded(layout: Layout) -> None:
     experts = TwoExperts()
     places = [NamedSharding(layout.mesh, PartitionSpec())] * len(jax.tree.leaves(experts.weights))
     weights = Weights("toy", experts.weights, places, [False] * len(places))

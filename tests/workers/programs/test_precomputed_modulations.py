@@ -66,7 +66,7 @@ def test_steps_of_another_phase_are_not_computed() -> None:
     assert sigmas(steps, 2)[:4] == [2, 2, 2, 2]
 
 
-def test_each_row_of_a_batch_is_told_of_its_own_step() -> None:
+def test_each_row_gets_the_modulations_of_its_step() -> None:
     random = np.random.default_rng(0)
     trees = [{"x": random.standard_normal((STEPS, 2), np.float32)} for _ in range(3)]
     places = [STEPS - 1, 0, 5]
@@ -81,7 +81,7 @@ def row(steps: int, done: int = 0) -> Row:
     return Row(programs, table(*["a"] * steps), None, lambda row: None, lambda *_: None, done=done)
 
 
-def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -> None:
+def test_row_computes_modulations_per_group_and_frees_them() -> None:
     calls: list[float] = []
 
     def program(weights: Any, state: Any, values: Any) -> dict[str, np.ndarray]:
@@ -97,7 +97,7 @@ def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -
     assert image_row.modulations is None
 
 
-def test_they_are_computed_again_after_what_went_wrong() -> None:
+def test_modulations_are_recomputed_after_a_failure() -> None:
     image_row = row(3)
     failed = image_row.load_modulations(echo, [])
     image_row.send(None, 1)
@@ -105,7 +105,7 @@ def test_they_are_computed_again_after_what_went_wrong() -> None:
     assert image_row.load_modulations(echo, []) is not failed
 
 
-def test_a_row_that_goes_on_midway_has_the_same_as_from_the_beginning() -> None:
+def test_resumed_row_has_the_same_modulations() -> None:
     """The same program gets the same columns: equal to the last bit."""
     complete, resumed = row(STEPS), row(STEPS, done=7)
     modulations = [image_row.load_modulations(echo, []) for image_row in (complete, resumed)]
@@ -113,9 +113,7 @@ def test_a_row_that_goes_on_midway_has_the_same_as_from_the_beginning() -> None:
     assert (modulations[0].tree["sigma"] == modulations[1].tree["sigma"]).all()
 
 
-async def test_company_of_any_length_is_the_reference(
-    engine: Engine, pipeline: ToyPipeline
-) -> None:
+async def test_batched_rows_match_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
     """Rows at different places of different chunks share a batch, also with other phases."""
     requests: list[dict[str, Any]] = [
         {"seed": 1, "phase": "told", "num_inference_steps": 2 * STEPS + 1},

@@ -37,7 +37,7 @@ def test_least_time_a_row(seconds: dict[str, float], count: int, size: int) -> N
     assert measured(**seconds).best(count, SIZES).size == size
 
 
-def test_every_size_gets_its_trials_before_it_is_judged() -> None:
+def test_every_size_is_tried_before_it_is_judged() -> None:
     times, taken = StepTimes(), []
     for _ in range(3 * TRIALS):
         batch_layout = times.best(4, SIZES)
@@ -47,7 +47,7 @@ def test_every_size_gets_its_trials_before_it_is_judged() -> None:
     assert times.best(4, SIZES) == BatchLayout(1)
 
 
-def test_one_slow_step_does_not_condemn_a_size() -> None:
+def test_single_slow_step_does_not_exclude_a_size() -> None:
     times = measured(s1=1.0, s4=1.0)
     times.observe(BatchLayout(4), 100.0)
     assert times.best(4, [BatchLayout(1), BatchLayout(4)]) == BatchLayout(4)

@@ -57,7 +57,7 @@ def flux(folder: str) -> Pipeline:
     return registry.load("flux", folder, "float32", {}, qualities=qualities)
 
 
-def test_kernels_of_denoising_blocks_alone_and_on_gpus_alone(folder: str) -> None:
+def test_only_denoising_kernels_on_gpus_are_unstacked(folder: str) -> None:
     pipeline = flux(folder)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(pipeline.weights)]
 
@@ -91,7 +91,7 @@ def test_a_stack_becomes_its_layers_and_is_freed() -> None:
 
 
 @pytest.mark.parametrize("quality", ["exact", "cached"])
-def test_the_same_picture(folder: str, quality: str) -> None:
+def test_unstacked_layers_give_the_same_image(folder: str, quality: str) -> None:
     """Also with a step cache, whose first block runs separately."""
 
     def rows(by: Layout) -> Iterator[Any]:
@@ -135,7 +135,7 @@ def test_adapters_are_read_from_banks_that_stay_whole(folder: str, tmp_path: Pat
     assert np.abs(plain - same).max() > 0.01 * np.abs(same).max(), "the adapters do not show"
 
 
-def test_a_program_takes_the_layers_and_says_what_it_changes(folder: str) -> None:
+def test_program_takes_unstacked_layers_and_returns_changes(folder: str) -> None:
     pipeline = flux(folder)
     compiler = Compiler(pipeline, layout(LikeGpus))
     assert sum(isinstance(leaf, tuple) for leaf in compiler.weights.common) == 17

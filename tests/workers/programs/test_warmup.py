@@ -42,9 +42,7 @@ class Picky(ToyPipeline):
 @pytest.mark.parametrize(
     "needs", [(), ("image",), ("mask_image", "image", "image_prompts.0.image")]
 )
-async def test_an_engine_brings_the_pictures_that_a_model_needs(
-    needs: tuple[str, ...], layout: Layout
-) -> None:
+async def test_warm_up_adds_required_images(needs: tuple[str, ...], layout: Layout) -> None:
     pipeline = Picky(*needs)
     engine = Engine(pipeline, layout, slots=1)
     try:
@@ -55,12 +53,12 @@ async def test_an_engine_brings_the_pictures_that_a_model_needs(
 
 
 @pytest.mark.parametrize(("needs", "fields"), [("strength", {}), ("image", {"width": 31})])
-def test_what_no_picture_mends_is_raised(needs: str, fields: Fields) -> None:
+def test_other_request_errors_are_raised(needs: str, fields: Fields) -> None:
     with pytest.raises(RequestError, match=r"strength|width"):
         warmup.prepare(Picky(needs), fields)
 
 
-def test_a_picture_that_is_refused_is_not_sent_again() -> None:
+def test_rejected_image_is_not_sent_again() -> None:
     class Blind(ToyPipeline):
         def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
             raise RequestError("image", "is no image")
@@ -79,7 +77,7 @@ def test_defaults_are_those_of_the_models_first_task() -> None:
 
 
 @pytest.mark.parametrize(("kind", "images"), [("kontext", {"image"}), ("dev", set())])
-def test_what_edits_first_of_all_is_warmed_up_with_an_image(kind: str, images: set[str]) -> None:
+def test_editing_model_is_warmed_up_with_an_image(kind: str, images: set[str]) -> None:
     pipeline = abstract(f"flux-{kind}", "bfloat16", logical_layout().of_parameter)
     (fields,) = warmup.requests(pipeline.spec, [{"width": 256, "height": 256}])
     prepared, stood_in = warmup.prepare_with_stand_ins(pipeline, fields)
@@ -98,7 +96,7 @@ def wan_pipeline(
 
 
 @pytest.mark.parametrize(("config", "pictures"), [("I2V_14B", 1), ("FLF2V_14B", 2)])
-def test_wan_from_pictures(
+def test_wan_from_images(
     config: str, pictures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = wan_pipeline(getattr(published, config), tmp_path, monkeypatch)

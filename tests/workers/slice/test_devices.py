@@ -22,7 +22,7 @@ from workers.slice import devices as accelerators
     ],
     ids=["none", "bridge", "v6e", "v5e", "network card", "gpu", "switch"],
 )
-def test_the_chip_is_told_by_its_pci_device(
+def test_chip_is_detected_by_its_pci_device(
     tmp_path: Path, devices: list[tuple[str, str, str]], chip: str | None
 ) -> None:
     for number, values in enumerate(devices):
@@ -33,7 +33,7 @@ def test_the_chip_is_told_by_its_pci_device(
     assert accelerators.chip(tmp_path) == chip
 
 
-def test_a_process_sees_its_own_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_gets_its_own_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert accelerators.visible(range(2, 4)) == {
         "CUDA_VISIBLE_DEVICES": "2,3",

@@ -7,7 +7,7 @@ from workers.slice.mesh import make_mesh, one_device
 from workers.slice.mesh_shape import MeshShape
 
 
-def test_one_device_splits_nothing() -> None:
+def test_single_device_splits_nothing() -> None:
     mesh = one_device(jax.devices()[-1]).mesh
     assert list(mesh.devices.flat) == [jax.devices()[-1]]
     assert dict(mesh.shape) == dict.fromkeys(MESH_AXES, 1)

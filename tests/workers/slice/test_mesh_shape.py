@@ -8,12 +8,12 @@ import pytest
 from workers.slice.mesh_shape import MeshShape, slots_of
 
 
-def test_one_axis_takes_what_is_left() -> None:
+def test_one_axis_takes_the_remaining_devices() -> None:
     shape = MeshShape({"cfg": 2, "context": -1}).over(8)
     assert (shape.size("context"), shape.devices, shape.ring) == (4, 8, 1)
 
 
-def test_rings_go_between_hosts_and_ulysses_inside() -> None:
+def test_rings_span_hosts_and_ulysses_stays_within() -> None:
     shape = MeshShape({"context": 4}, {"context": -1}).over(4, hosts=2)
     assert (shape.size("context"), shape.ring) == (8, 2)
 
@@ -29,9 +29,7 @@ def test_rings_go_between_hosts_and_ulysses_inside() -> None:
         ((), {"context": 8}, 1),
     ],
 )
-def test_what_does_not_divide_the_heads_goes_round_in_rings(
-    heads: set[int], sizes: dict[str, int], ring: int
-) -> None:
+def test_indivisible_heads_use_rings(heads: set[int], sizes: dict[str, int], ring: int) -> None:
     assert MeshShape(sizes).over(8, heads=heads).ring == ring
 
 
@@ -91,6 +89,6 @@ def test_batches_that_are_not_whole_are_refused_with_the_numbers(
         slots_of(slots, per_device, MeshShape(sizes))
 
 
-def test_a_shape_says_what_it_splits() -> None:
+def test_mesh_shape_names_its_axes() -> None:
     assert str(MeshShape({"cfg": 2, "context": 4}, ring=2)) == "cfg 2 · context 4 (ring 2)"
     assert str(MeshShape()) == "one device"

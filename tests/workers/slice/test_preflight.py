@@ -87,7 +87,7 @@ def fatal(kind: Accelerator, devices: int, root: Path) -> list[str]:
 VFIO = tuple(f"vfio/{number}" for number in range(8))
 
 
-def test_device_files_of_another_user_are_one_fault_that_says_whose_they_are(root: Path) -> None:
+def test_device_files_of_another_user_are_one_fault(root: Path) -> None:
     put(root, *VFIO, "vfio/vfio", mode=0o600 if os.geteuid() == 0 else 0)
     with as_user():
         (fault,) = fatal(TPU, 8, root)
@@ -99,7 +99,7 @@ def test_device_files_of_another_user_are_one_fault_that_says_whose_they_are(roo
         assert fatal(TPU, 8, root) == []
 
 
-def test_the_control_file_counts_too_and_is_no_chip(root: Path) -> None:
+def test_control_file_is_checked_but_not_counted(root: Path) -> None:
     put(root, "accel0")
     put(root, "vfio/vfio", mode=0o600 if os.geteuid() == 0 else 0)
     with as_user():
@@ -119,7 +119,7 @@ def test_the_control_file_counts_too_and_is_no_chip(root: Path) -> None:
         (GPU, ("dxg",), 1, ""),
     ],
 )
-def test_there_are_as_many_chips_as_are_asked_for(
+def test_expected_number_of_chips_is_present(
     root: Path, kind: Accelerator, names: tuple[str, ...], devices: int, message: str
 ) -> None:
     put(root, *names)
@@ -157,7 +157,7 @@ def test_a_soft_limit_of_locked_memory_is_raised() -> None:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
-def test_shared_memory_is_there_and_large_enough(root: Path) -> None:
+def test_shared_memory_is_large_enough(root: Path) -> None:
     assert not [*shared_memory(TPU, root, least=1)]
     (small,) = shared_memory(TPU, root, least=2**70)
     assert "is little for libtpu" in small.text
@@ -167,7 +167,7 @@ def test_shared_memory_is_there_and_large_enough(root: Path) -> None:
     assert missing.text.startswith("nothing can be written to /dev/shm, which NCCL shares")
 
 
-def test_one_gpu_shares_no_memory(root: Path) -> None:
+def test_single_gpu_needs_no_shared_memory(root: Path) -> None:
     (root / "dev" / "shm").rmdir()
     put(root, "nvidia0", "nvidia1")
     assert not [*faults(GPU, 1, root)]
@@ -185,7 +185,7 @@ def test_one_gpu_shares_no_memory(root: Path) -> None:
         ({}, None),
     ],
 )
-def test_accelerators_are_expected_where_something_says_so(
+def test_expected_accelerators_are_detected(
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
@@ -231,13 +231,13 @@ def test_without_its_packages_jax_looks_for_no_accelerator(
         ),
     ],
 )
-def test_what_a_worker_wants_of_its_host(
+def test_devices_that_a_worker_requires(
     pool: PoolSettings, devices: range | None, required_devices: int
 ) -> None:
     assert preflight.required_devices(pool, devices) == required_devices
 
 
-def test_all_faults_are_told_at_once(
+def test_all_faults_are_reported_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
@@ -282,7 +282,7 @@ def test_a_worker_ends_before_it_looks_for_weights(tmp_path: Path) -> None:
     assert "/absent" not in ended.stderr
 
 
-def test_a_worker_on_the_cpu_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_worker_skips_the_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
     """The start gets as far as the weights."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")

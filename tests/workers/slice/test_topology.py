@@ -15,7 +15,7 @@ from workers.slice.topology import PlanError, Topology
         ("h100:4", "h100:4", 4),
     ],
 )
-def test_a_slice_has_so_many_devices(text: str, name: str, devices: int) -> None:
+def test_number_of_devices_of_a_topology(text: str, name: str, devices: int) -> None:
     topology = Topology.parse(text)
     assert (topology.name, topology.devices) == (name, devices)
 

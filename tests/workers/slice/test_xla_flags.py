@@ -47,7 +47,7 @@ def test_the_compilers_know_every_flag() -> None:
 @pytest.mark.parametrize(
     ("program", "variable"), [(ASK_LIBTPU, "LIBTPU_INIT_ARGS"), (ASK_XLA, "XLA_FLAGS")]
 )
-def test_and_would_say_so_if_they_did_not(program: str, variable: str) -> None:
+def test_unknown_flag_is_rejected_by_the_compiler(program: str, variable: str) -> None:
     assert asked(program, **{variable: "--xla_tpu_make_it_fast=true"}).returncode != 0
 
 
@@ -71,18 +71,18 @@ def test_a_gpu_that_has_to_be_exact_measures_no_kernels() -> None:
     assert fast and not any("autotune" in flag for flag in fast)
 
 
-def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:
+def test_every_chip_in_the_table_is_detectable() -> None:
     assert {chip for entry in ENTRIES for chip in entry["chips"]} <= {*TPUS.values(), "nvidia"}
 
 
-def test_what_the_operator_sets_by_hand_comes_last() -> None:
+def test_xla_flags_of_the_operator_come_last() -> None:
     flags = xla_flags.of_settings(["--a=1"], None, "flux")
     assert xla_flags.environment(flags, {"XLA_FLAGS": "--a=2"}) == {"XLA_FLAGS": "--a=1 --a=2"}
     assert xla_flags.environment(xla_flags.of_settings([], None, "flux"), {}) == {}
 
 
 @pytest.mark.parametrize(("chip", "kind"), [("v6e", "libtpu"), ("nvidia", "xla")])
-def test_a_pools_own_flags_come_beside_the_tables_or_in_their_place(chip: str, kind: str) -> None:
+def test_pool_flags_extend_or_replace_the_table(chip: str, kind: str) -> None:
     table_flags = xla_flags.chosen(chip, "flux")
     first, *further = table_flags[kind]
     off = f"{xla_flags.name_of(first)}=false"
@@ -94,7 +94,7 @@ def test_a_pools_own_flags_come_beside_the_tables_or_in_their_place(chip: str, k
     )
 
 
-def test_what_exactness_stands_on_is_not_undone() -> None:
+def test_flags_that_exactness_needs_are_enforced() -> None:
     xla_flags.check_batching(["--xla_gpu_autotune_level=0", "--a=1"], "nvidia", "flux", "exact")
     xla_flags.check_batching(measured := ["--xla_gpu_autotune_level=4"], "nvidia", "flux", "fast")
     xla_flags.check_batching(measured, None, "flux", "exact")

@@ -62,7 +62,7 @@ def lies(scene: Scene) -> dict[str, Scene]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("place", ["left", "right", "top", "bottom", "middle"])
-def test_each_lie_is_caught_alone(shape: str, size: str, place: str) -> None:
+def test_each_wrong_claim_is_detected_separately(shape: str, size: str, place: str) -> None:
     scene = next(
         scene
         for scene in one_object_scenes()
@@ -78,7 +78,7 @@ def test_each_lie_is_caught_alone(shape: str, size: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEW_COLOURS)
-def test_a_new_colour_is_told_from_the_known_ones(name: str) -> None:
+def test_new_colour_is_distinguished_from_known_ones(name: str) -> None:
     scene = Scene.parse(LARGE)
     new = dataclasses.replace(scene, things=(dataclasses.replace(scene.things[0], colour=name),))
     rng = np.random.default_rng(8)
@@ -119,7 +119,7 @@ def test_nothing_is_right_in_noise() -> None:
         assert not any(check(noise, prompt).criteria.values())
 
 
-def test_any_size_of_picture_is_read() -> None:
+def test_any_image_size_is_read() -> None:
     image = draw(Scene.parse(LARGE), np.random.default_rng(7))
     assert check(image.repeat(2, axis=0).repeat(2, axis=1), LARGE).correct
 

@@ -32,7 +32,7 @@ def test_drawings_are_right() -> None:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_each_lie_is_caught_alone(direction: str) -> None:
+def test_each_wrong_claim_is_detected_separately(direction: str) -> None:
     motion = dataclasses.replace(RIGHT, direction=direction)
     frames = clip(motion)
     others = [other for other in DIRECTIONS if other != direction]
@@ -115,7 +115,7 @@ def test_nothing_is_right_in_noise() -> None:
     assert not any(check(noise, RIGHT.prompt).criteria.values())
 
 
-def test_a_picture_is_no_clip() -> None:
+def test_image_is_rejected_as_a_video() -> None:
     with pytest.raises(ValueError, match="two frames"):
         check(clip()[:1], RIGHT.prompt)
 

@@ -29,13 +29,13 @@ def test_the_object_travels_and_stays_inside(direction: str) -> None:
         assert abs(displacement @ np.array(VECTORS[direction])[::-1]) < 1
 
 
-def test_a_square_has_the_drawn_size() -> None:
+def test_square_has_its_size() -> None:
     clip = draw(motion("up"), np.random.default_rng(0))
     sides = [(frame == COLOURS["red"]).all(-1).any(0).sum() for frame in clip]
     assert 2 * RADIUS_PX[0] - 2 <= min(sides) <= max(sides) <= 2 * RADIUS_PX[1]
 
 
-def test_a_drawing_follows_its_generator_alone() -> None:
+def test_drawing_depends_only_on_its_generator() -> None:
     first, again, other = (draw(motion("left"), np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

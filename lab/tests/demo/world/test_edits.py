@@ -43,7 +43,7 @@ def test_of_two_things_one_is_named() -> None:
     assert {edit.instruction.split()[2] for edit in edits(ALIKE)} == {"background"}
 
 
-def test_drawings_differ_in_what_was_edited_alone() -> None:
+def test_drawings_differ_only_in_the_edit() -> None:
     result = edited([ONE] * 12, seed=1)
     assert len({edit.instruction for edit in result.edits}) > 3
     for before, after, edit in zip(result.before, result.after, result.edits, strict=True):

@@ -21,7 +21,7 @@ def test_a_shape_covers_its_share_of_its_box(shape: str) -> None:
     assert cover.sum() / side**2 == pytest.approx(AREAS[shape], rel=0.06)
 
 
-def test_a_drawing_follows_its_generator_alone() -> None:
+def test_drawing_depends_only_on_its_generator() -> None:
     scene = Scene.parse("a red circle above a blue square on a yellow background")
     first, again, other = (draw(scene, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert first.shape == (SIZE_PX, SIZE_PX, 3)

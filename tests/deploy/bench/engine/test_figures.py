@@ -28,5 +28,5 @@ def test_the_processor_is_named() -> None:
     )
 
 
-def test_only_flags_that_are_set_are_told() -> None:
+def test_only_set_flags_are_recorded() -> None:
     assert flags({"XLA_FLAGS": "--xla_a", "HOME": "/"}) == {"XLA_FLAGS": "--xla_a"}

@@ -43,7 +43,7 @@ def bench_report(tiny: Path, coarse: None) -> Any:
     return json.loads(json.dumps(report(case(tiny))))
 
 
-def test_every_stage_of_every_repeat_is_told(bench_report: Any) -> None:
+def test_report_has_every_stage_of_every_repeat(bench_report: Any) -> None:
     (result,) = bench_report["results"]
     seconds = result["seconds"]
     assert set(seconds) == {*STAGES, "step"}
@@ -70,7 +70,7 @@ def test_memory_has_the_weights_and_more(bench_report: Any) -> None:
     assert 0 < memory["weights_bytes"] < memory["peak_bytes"]
 
 
-def test_it_is_told_what_the_figures_belong_to(bench_report: Any) -> None:
+def test_report_names_versions_machine_and_layout(bench_report: Any) -> None:
     assert {"jax", "flax"} <= bench_report["versions"].keys()
     assert bench_report["machine"]["cores"] > 0 and bench_report["machine"]["processor"]
     (result,) = bench_report["results"]
@@ -87,12 +87,12 @@ def test_the_table_shows_it(bench_report: Any) -> None:
         assert name in text and value in text
 
 
-def test_what_does_not_fit_is_told_in_numbers(tiny: Path) -> None:
+def test_out_of_memory_is_reported_in_gib(tiny: Path) -> None:
     (result,) = report(case(tiny, batch=10**8))["results"]
     assert "GiB" in result["refused"]
 
 
-def test_a_size_that_the_model_cannot_make_is_told(tiny: Path) -> None:
+def test_unsupported_size_is_reported(tiny: Path) -> None:
     for width in (
         33,
         10**6,
@@ -101,7 +101,7 @@ def test_a_size_that_the_model_cannot_make_is_told(tiny: Path) -> None:
         assert "width" in result["refused"]
 
 
-def test_rounds_with_adapters_take_turns_with_those_without(tiny: Path, coarse: None) -> None:
+def test_rounds_alternate_with_and_without_adapters(tiny: Path, coarse: None) -> None:
     result_file = report(case(tiny, lora_rank=4))
     (result,) = result_file["results"]
     adapters = result["adapters"]

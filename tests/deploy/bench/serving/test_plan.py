@@ -25,7 +25,7 @@ MIX = Mix(
 )
 
 
-def test_a_seed_draws_one_load() -> None:
+def test_seed_determines_the_load() -> None:
     asks = list(plan(MIX))
     assert asks == list(plan(MIX))
     assert asks != list(plan(MIX.model_copy(update={"seed": 8})))
@@ -118,7 +118,7 @@ def test_equal_work_has_one_name() -> None:
     assert shape_of(request | {"true_cfg_scale": 2.0}) != shape_of(request), "twice the work"
 
 
-def test_a_deadline_is_so_many_times_the_time_alone() -> None:
+def test_deadline_scales_with_unloaded_latency() -> None:
     assert TimedRequest(at_s=0, request={}, deadline_scale=2.0).deadline_s(1.5) == 3.0
     assert TimedRequest(at_s=0, request={"deadline_s": 7}).deadline_s(1.5) == 7.0
     assert TimedRequest(at_s=0, request={}, deadline_scale=2.0).deadline_s(None) is None, (

@@ -96,7 +96,7 @@ async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn
     assert result["goodput"][0]["share"] == result["deadlines"][0]["share"] == 1
     assert result["offered_device_s_per_s"] == pytest.approx(12 * 0.1 / 0.2, rel=1e-6)
     assert set(result["waits"]["by_tenant"]) == {"one", "two"}
-    assert {job.request["deadline_s"] for job in pool.seen[3:]} == {run.answers[0].deadline_s}
+    assert {job.request["deadline_s"] for job in pool.received[3:]} == {run.answers[0].deadline_s}
 
 
 async def test_a_server_that_reuses_files(
@@ -106,14 +106,16 @@ async def test_a_server_that_reuses_files(
     await front.stop()
     await front.start(queue=settings.queue.model_copy(update={"reuse": True}))
     run = await sent(front, asks(1), replace(PLAN, alone=2))
-    assert len(pool.seen) == 4
+    assert len(pool.received) == 4
     run = await sent(front, asks(2), PLAN)
     result = report(run, [1.0], {})["reuse"]
     assert (result["repeated"], result["reused"], result["hits"]) == (1, 2, 2)
-    assert len(pool.seen) == 4
+    assert len(pool.received) == 4
 
 
-async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool: StandIn) -> None:
+async def test_requests_are_sent_on_time_regardless_of_responses(
+    front: FrontEnd, pool: StandIn
+) -> None:
     """Requests are sent on time over few connections although none finishes; all then succeed."""
     pool.may_finish.clear()
     peak, load = 0, asks(20)
@@ -154,7 +156,7 @@ async def test_an_end_that_no_connection_was_free_to_follow(
     assert second.whole_s < first.whole_s - 0.2
 
 
-async def test_refusals_say_why_and_what_is_left_is_canceled(
+async def test_refusals_have_reasons_and_unfinished_jobs_are_canceled(
     front: FrontEnd, pool: StandIn, queue: Queue
 ) -> None:
     await front.stop()
@@ -173,7 +175,7 @@ async def test_refusals_say_why_and_what_is_left_is_canceled(
             assert (await queue.get(answer.job_id)).state is JobState.CANCELED
 
 
-async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn) -> None:
+async def test_server_restart_during_the_load(front: FrontEnd, pool: StandIn) -> None:
     """Accepted jobs are followed across a restart; a request to a stopped server is recorded."""
     pool.may_finish.clear()
     accepted, missed = [RequestOutcome(ASK), RequestOutcome(ASK)], RequestOutcome(ASK)
@@ -190,7 +192,7 @@ async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn)
     assert (missed.outcome, missed.reason, missed.whole_s) == (UNREACHABLE, "ConnectError", None)
 
 
-async def test_a_shape_that_does_not_succeed_alone_is_named(front: FrontEnd, pool: StandIn) -> None:
+async def test_failing_solo_measurement_names_the_model(front: FrontEnd, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="not a number")
     with pytest.raises(NotMeasured, match=f"{MODEL}: failed, non_finite: not a number"):
         await sent(front, asks(1), replace(PLAN, alone=1))
@@ -202,17 +204,17 @@ async def test_a_shape_that_does_not_succeed_alone_is_named(front: FrontEnd, poo
     assert report(run, [1.0], {})["reasons"] == {"failed: non_finite": 1}
 
 
-async def test_what_does_not_end_alone_is_given_up(
+async def test_unfinished_solo_measurement_is_canceled(
     front: FrontEnd, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()
     with pytest.raises(NotMeasured, match=f"{MODEL}: not done after 0.5 s; .*--patience"):
         await sent(front, asks(1), replace(PLAN, alone=1, patience_s=0.5))
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (await queue.get(job.id)).state is JobState.CANCELED
 
 
-async def test_who_may_not_ask_learns_it_first(
+async def test_access_errors_precede_the_load(
     front: FrontEnd, pool: StandIn, redis_url: str
 ) -> None:
     """Errors for an unreachable server, a wrong key and an unknown model precede any load."""
@@ -225,7 +227,7 @@ async def test_who_may_not_ask_learns_it_first(
         await asyncio.to_thread(command, "--server", front.url, "--key", "wrong")
 
 
-async def test_what_does_not_go_together_is_named(
+async def test_contradicting_options_are_named(
     front: FrontEnd, pool: StandIn, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.jsonl"
@@ -239,7 +241,7 @@ async def test_what_does_not_go_together_is_named(
         await asyncio.to_thread(command, *at, "--json", str(tmp_path / "none" / "report.json"))
     with pytest.raises(UsageError, match="is not a report of"):
         await asyncio.to_thread(command, *at, "--alone-from", str(trace))
-    assert not pool.seen
+    assert not pool.received
 
 
 async def test_a_server_of_another_kind() -> None:
@@ -269,14 +271,16 @@ async def test_a_server_of_another_kind() -> None:
     assert (accepted.outcome, accepted.reason) == (LOST, "its end: ValueError")
 
 
-async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_path: Path) -> None:
+async def test_interrupt_prints_the_partial_report(
+    front: FrontEnd, pool: StandIn, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace.jsonl"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", COMMAND, "--server", front.url, "--alone", "0", "--rate", "20",
         "--seconds", "3600", "--write-trace", str(trace), "--json", "-",
         stdout=subprocess.PIPE,
     )  # fmt: skip
-    await until(lambda: len(pool.seen) >= 10)
+    await until(lambda: len(pool.received) >= 10)
     process.send_signal(signal.SIGINT)
     out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == EXIT_INTERRUPTED

@@ -37,7 +37,7 @@ ALONE = {
 
 
 def done(ask: TimedRequest, whole_s: float, **rest: Any) -> RequestOutcome:
-    defaults = {"queue_s": 0.0, "run_s": whole_s, "device_s": whole_s, "pictures": 1}
+    defaults = {"queue_s": 0.0, "run_s": whole_s, "device_s": whole_s, "images": 1}
     return RequestOutcome(
         ask, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest
     )
@@ -56,7 +56,7 @@ def test_percentiles_are_numpys() -> None:
     assert percentile([], 50) is None
 
 
-def test_goodput_is_of_all_that_asked() -> None:
+def test_goodput_counts_all_requests() -> None:
     answers = [done(SMALL, 1.4), done(SMALL, 2.5), done(LARGE, 15.0), refused(SMALL, "full", 1)]
     rows = goodput(answers, ALONE, [1, 1.5, 2, 4])
     assert [row["met"] for row in rows] == [0, 2, 2, 3]
@@ -69,7 +69,7 @@ def test_a_late_failure_is_not_good() -> None:
     assert goodput([answer], ALONE, [4])[0]["met"] == 0
 
 
-def test_deadlines_that_were_told() -> None:
+def test_attainment_of_requested_deadlines() -> None:
     tight, loose = (SMALL.model_copy(update={"deadline_scale": scale}) for scale in (2.0, 4.0))
     answers = [
         done(tight, 1.9, deadline_s=2.0),
@@ -90,15 +90,15 @@ def test_refusals_by_reason() -> None:
     assert (second["status"], second["retry_after_s"]["max"]) == (429, 9)
 
 
-def test_throughput_is_of_the_time_in_which_requests_came() -> None:
-    answers = [done(SMALL, 1.0, pictures=2), done(SMALL, 4.0), done(SMALL, 11.0)]
+def test_throughput_is_measured_over_the_arrival_window() -> None:
+    answers = [done(SMALL, 1.0, images=2), done(SMALL, 4.0), done(SMALL, 11.0)]
     rate = throughput(answers, 10.0)
     assert rate["asked_per_s"] == 0.3
     assert (rate["done_per_s"], rate["pictures_per_s"], rate["device_s_per_s"]) == (0.2, 0.3, 0.5)
     assert throughput([done(SMALL, 1.0, device_s=None)], 10.0)["device_s_per_s"] is None
 
 
-def test_what_the_service_adds() -> None:
+def test_overhead_of_the_service() -> None:
     answer = done(SMALL, 2.0, late_s=0.1, queue_s=0.3, run_s=1.2, device_s=1.0)
     assert answer.outside_s == pytest.approx(0.4, abs=1e-12)
     assert answer.added_s == pytest.approx(0.6, abs=1e-12)
@@ -108,7 +108,7 @@ def test_what_the_service_adds() -> None:
     assert waits([answer, refused(SMALL, "full", 1)])["run_s"]["p50"] == 1.2
 
 
-def test_a_job_tells_its_times() -> None:
+def test_outcome_has_the_times_of_the_job() -> None:
     answer = RequestOutcome(SMALL)
     answer.record_job(
         {
@@ -120,7 +120,7 @@ def test_a_job_tells_its_times() -> None:
             "outputs": [{}, {}],
         }
     )
-    assert (answer.queue_s, answer.run_s, answer.device_s, answer.pictures) == (1.5, 2.5, 2.0, 2)
+    assert (answer.queue_s, answer.run_s, answer.device_s, answer.images) == (1.5, 2.5, 2.0, 2)
     other = RequestOutcome(SMALL)
     other.record_job({"state": "failed", "error": {"code": "non_finite"}})
     assert (other.outcome, other.reason, other.queue_s) == ("failed", "non_finite", None)
@@ -167,7 +167,7 @@ def test_a_report_is_shown_and_is_json() -> None:
     show(empty, Console(file=io.StringIO()))
 
 
-def test_reuse_is_told_with_what_it_saved() -> None:
+def test_reuse_is_reported_with_its_savings() -> None:
     given = {"device_s": 0.0, "reuses": "job_1"}
     answers = [
         done(SMALL, 1.0, job_id="job_1", device_s=3.0),

@@ -98,7 +98,7 @@ def test_keys_of_each_row(sizes: dict[str, int]) -> None:
         np.testing.assert_allclose(output[row : row + 1], attention(*arguments), atol=CLOSE)
 
 
-def test_heads_that_do_not_divide_go_round_instead() -> None:
+def test_indivisible_heads_use_the_ring() -> None:
     kernel, q_k_v = RecordingKernel(), inputs(1, 33, 3)
     program = compiled(by(kernel, context=4), *q_k_v)
     assert kernel.calls == 4 * [((1, 9, 3, 8), 9, True)]

@@ -12,14 +12,14 @@ from models.nn.kernels.block_sizes import AttentionBlocks, read, write
 from tests.models.nn.attention.test_compiled import LIBTPU
 
 
-def test_candidates_are_no_larger_than_the_sequence() -> None:
+def test_candidates_do_not_exceed_the_sequence() -> None:
     options = list(candidates(Case("bfloat16", 128, 4096, 4096)))
     assert AttentionBlocks(2048, 2048, 1024) in options and len(set(options)) == len(options)
     assert all(blocks.q <= 4096 and blocks.kv <= 4096 for blocks in options)
     assert list(candidates(Case("bfloat16", 128, 100, 77))) == [AttentionBlocks(112, 128, 128)]
 
 
-def test_the_best_comes_first_and_what_does_not_fit_not_at_all() -> None:
+def test_best_candidate_is_first_and_infeasible_ones_are_dropped() -> None:
     case = Case("bfloat16", 128, 4096, 4096)
     results = search(case, lambda case, blocks: None if blocks.q > 1024 else 1 / blocks.kv)
     assert results[0][1].kv == 4096 and max(blocks.q for _, blocks in results) == 1024

@@ -40,7 +40,7 @@ def test_narrow_heads_have_blocks_of_their_own() -> None:
     ("chip", "dtype", "dim"),
     [("TPU v8", "bfloat16", 128), ("TPU v9", "float32", 128), ("TPU v9", "bfloat16", 256)],
 )
-def test_what_the_table_does_not_know_has_small_blocks(chip: str, dtype: str, dim: int) -> None:
+def test_unknown_cases_use_small_blocks(chip: str, dtype: str, dim: int) -> None:
     assert of_chip(chip, [row(0, 32)])(jnp.dtype(dtype), dim, 5000) == DEFAULT_BLOCKS
 
 
@@ -73,7 +73,7 @@ def test_even_blocks_pad_little(tokens: int, wanted: tuple[int, int]) -> None:
     assert even(tokens, 3024, 16) == wanted
 
 
-def test_the_mask_is_for_the_last_block_alone() -> None:
+def test_only_the_last_block_is_masked() -> None:
     blocks = AttentionBlocks(3024, 2048, 1024)
     assert key_parts(75_600, blocks) == [(0, 73_728, blocks), (73_728, 75_600, blocks)]
     assert key_parts(4096, blocks) == [(0, 4096, blocks)]

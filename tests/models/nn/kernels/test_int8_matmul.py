@@ -103,9 +103,7 @@ def test_upright_heads_are_rounded_as_rows() -> None:
 
 @pytest.mark.parametrize(("heads", "tokens_last"), [(0, False), (3, False), (3, True)])
 @pytest.mark.parametrize("activation", [None, tanh_gelu])
-def test_what_leaves_it_is_scaled_and_activated(
-    activation: Any, heads: int, tokens_last: bool
-) -> None:
+def test_output_is_scaled_and_activated(activation: Any, heads: int, tokens_last: bool) -> None:
     x, kernel = normal(0, 72, 256), normal(1, 256, 384)
     values, columns = rounded(kernel, jnp.int8)
     bias = jnp.arange(384) / 384
@@ -193,7 +191,7 @@ def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"fsdp": 2}])
-def test_a_scan_reads_kernels_where_they_lie(sizes: dict[str, int]) -> None:
+def test_scan_reads_kernels_in_place(sizes: dict[str, int]) -> None:
     """The scan copies a layer's kernel only if the layout gathers it for each layer."""
     layers = stack(lambda rngs: linear(256, 256, ("embed", "mlp"), rngs=rngs), 3, nnx.Rngs(0))
     values, scale = rounded(layers.kernel[...], jnp.int8)

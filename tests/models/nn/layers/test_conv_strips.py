@@ -72,7 +72,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_strips_make_the_whole_picture(name: str) -> None:
+def test_strips_join_to_the_full_image(name: str) -> None:
     make, method, shape = CASES[name]
     graph, state = nnx.split(make())
     x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
@@ -106,7 +106,7 @@ def unet() -> UNet:
     return network
 
 
-def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
+def test_network_over_strips_matches_the_full_image() -> None:
     """Covers every level: downsampling, upsampling, skip connections and transformers."""
     graph, state = nnx.split(unet())
     shapes = ((2, 9, 16, 4), (2, TIME), (2, 5, 6))
@@ -128,7 +128,7 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
     np.testing.assert_allclose(run(COUNT), expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
 
-def test_a_picture_comes_back_as_it_was() -> None:
+def test_joining_inverts_splitting() -> None:
     x = np.random.default_rng(4).normal(size=(2, 4, 8, 5)).astype(np.float32)
     with TraceOptions(strips=COUNT).active():
         strips = split_strips(jnp.asarray(x))
@@ -173,7 +173,7 @@ def test_strips_come_out_even(width: int, devices: int, count: int) -> None:
     ("pictures", "width", "count"),
     [(1, 32, 8), (2, 32, 4), (3, 32, 2), (8, 32, 1), (16, 32, 1), (2, 38, 2), (2, 31, 1)],
 )
-def test_pictures_fill_the_rows_together(pictures: int, width: int, count: int) -> None:
+def test_several_images_share_the_rows(pictures: int, width: int, count: int) -> None:
     assert strips_at_once(pictures, width) == count
 
 

@@ -25,7 +25,7 @@ def test_heads_are_the_layers_features(use_bias: bool) -> None:
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_what_heads_found_comes_together(use_bias: bool) -> None:
+def test_head_outputs_are_combined(use_bias: bool) -> None:
     layer = _linear(HEADS * DIM, WIDTH, use_bias)
     x = jax.random.normal(jax.random.key(1), (2, 7, HEADS, DIM))
     np.testing.assert_allclose(

@@ -51,7 +51,7 @@ def step(kept: Any, x: jax.Array, weights: list[list[float]]) -> tuple[np.ndarra
     return np.asarray(hidden), after, ran
 
 
-def test_a_step_without_weights_runs_whole_and_goes_before_the_others() -> None:
+def test_step_without_weights_runs_whole_and_shifts_the_history() -> None:
     x, y = tokens(1, 2), tokens(2, 2)
     hidden, cache, ran = step(fresh(2), x, [WHOLE, WHOLE])
     assert hidden == pytest.approx(whole(x), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
@@ -73,7 +73,7 @@ def test_a_step_with_weights_adds_the_weighed_residuals_and_keeps_them() -> None
     assert all(np.array_equal(after[name], cache[name]) for name in cache)
 
 
-def test_each_row_has_its_own_plan_and_neighbours_change_no_bit() -> None:
+def test_each_row_has_its_own_plan_and_batching_changes_no_bit() -> None:
     x, unrelated = tokens(7, 2), tokens(8, 2)
     _, cache, _ = step(fresh(2), x, [WHOLE, WHOLE])
     near = x * 1.05
@@ -87,12 +87,12 @@ def test_each_row_has_its_own_plan_and_neighbours_change_no_bit() -> None:
         assert np.array_equal(leaf[0], after_mixed[name][0]), name
 
 
-def test_no_number_is_no_reason_to_leave_anything_out() -> None:
+def test_nan_signal_runs_the_whole_step() -> None:
     _, _, ran = step(fresh(1), tokens(9, 1), [[float("nan"), 0.0, 0.0]])
     assert ran == [PROMPTS]
 
 
-def test_a_prompt_that_is_left_out_keeps_what_it_has() -> None:
+def test_skipped_prompt_keeps_its_cache() -> None:
     x = tokens(10, 1)
     _, cache, _ = step(fresh(1), x, [WHOLE])
     hidden, after, _ = step(cache, x[:1] * 2, [WHOLE])

@@ -13,5 +13,5 @@ def test_all_tokens_have_the_same_numbers_around_row_and_column() -> None:
     assert grid_ids(1, 2, before=(7,), after=(8, 9)).tolist() == [[7, 0, 0, 8, 9], [7, 0, 1, 8, 9]]
 
 
-def test_a_grid_begins_where_it_is_told() -> None:
+def test_grid_begins_at_the_first_position() -> None:
     assert grid_ids(2, 1, first=(-1, -4)).tolist() == [[-1, -4], [0, -4]]

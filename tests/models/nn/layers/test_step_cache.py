@@ -91,7 +91,7 @@ def test_each_row_decides_for_itself() -> None:
     assert hidden[2:] == pytest.approx(whole(near)[2:], abs=LAST_BITS)
 
 
-def test_neighbours_change_no_bit() -> None:
+def test_other_rows_change_no_bit() -> None:
     x, unrelated = tokens(3, 2), tokens(4, 2)
     _, cache, _ = step("first-block", fresh(2), x, [0.0, 0.0])
     near = x * 1.05
@@ -125,7 +125,7 @@ def test_teacache_adds_changes_up_from_step_to_step() -> None:
     assert distances == pytest.approx([0.04, 0.04 + 0.04 / 1.04, 0.0], abs=1e-4)
 
 
-def test_no_number_is_no_reason_to_leave_anything_out() -> None:
+def test_nan_signal_runs_the_whole_step() -> None:
     x = tokens(7, 1)
     _, cache, _ = step("first-block", fresh(1), x, [0.0])
     _, _, ran = step("first-block", cache, x, [1e9], seen=x * jnp.nan)
@@ -141,7 +141,7 @@ def test_of_two_prompts_the_one_that_changed_more_counts() -> None:
     assert ran == []
 
 
-def test_a_step_without_guidance_leaves_the_other_prompt_alone() -> None:
+def test_unguided_step_keeps_the_other_residual() -> None:
     x = tokens(9, 1)
     _, cache, _ = step("first-block", fresh(1), x, [0.0])
     hidden, after, _ = step("first-block", cache, x[:1] * 2, [0.0])
@@ -167,7 +167,7 @@ def test_rows_side_by_side_each_take_their_own() -> None:
     assert not np.array_equal(after["residual"][2, 0], residual[2])
 
 
-def test_a_signal_is_no_longer_than_it_need_be() -> None:
+def test_signal_length_is_bounded() -> None:
     long = jax.eval_shape(lambda: blank(1, 5 * MAX_SIGNAL + 3, WIDTH, jnp.bfloat16))
     assert MAX_SIGNAL // 2 < long["signal"].shape[1] <= MAX_SIGNAL
     assert long["residual"].shape == (1, 5 * MAX_SIGNAL + 3, WIDTH)

@@ -39,7 +39,7 @@ def operands() -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(tokens, jnp.float32), jnp.asarray(kernel, jnp.float32)
 
 
-def test_int8_is_near_whatever_a_token_or_a_channel_is_scaled_by(operands: Any) -> None:
+def test_int8_error_is_small_at_any_scale(operands: Any) -> None:
     tokens, kernel = operands
     output, exact = product(tokens, *rounded(kernel, jnp.int8)), tokens @ kernel
     error = jnp.abs(output - exact).mean(axis=0) / jnp.abs(exact).mean(axis=0)
@@ -62,7 +62,7 @@ def test_exact_activations_are_nearer(operands: Any, kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_weights_lose_nothing_more_in_16_bits(operands: Any, kind: Any, dtype: Any) -> None:
+def test_weight_only_product_adds_no_error_in_16_bits(operands: Any, kind: Any, dtype: Any) -> None:
     """Covers the values and the sums. Before scaling, the sums exceed float16's range."""
     tokens, kernel = operands
     x, (values, scale) = (10 * tokens).astype(dtype), rounded(kernel, kind)
@@ -85,7 +85,7 @@ def test_tokens_are_rounded_by_themselves(operands: Any, multiply: Any) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-7)])
-def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: float) -> None:
+def test_transposed_floats_give_the_same_result(operands: Any, dtype: Any, close: float) -> None:
     """Equal to qwix with its inputs first. In bfloat16, results differ by two roundings."""
     tokens, kernel = (operand.astype(dtype) for operand in operands)
     values, scale = rounded(kernel, jnp.float8_e4m3fn)
@@ -100,7 +100,7 @@ def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: fl
 
 
 @pytest.mark.parametrize(("products", "multiply"), [("w8a8", product), ("w8a16", weight_only)])
-def test_only_layers_of_8_bits_and_only_where_asked(
+def test_quantization_applies_only_where_enabled(
     operands: Any, products: Any, multiply: Any
 ) -> None:
     """A layer with an axis of heads gives the same numbers as one without."""

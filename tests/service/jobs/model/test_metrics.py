@@ -1,5 +1,5 @@
 """Job metrics: ends, waits and lapsed leases count once, whichever call reports them, even if a
-script is repeated (see also `test_twice.py`)."""
+script is repeated (see also `test_lost_responses.py`)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_each_end_is_counted_by_the_call_that_made_it(queue: Queue, connec
     }
 
 
-async def test_a_second_claim_is_no_wait(queue: Queue) -> None:
+async def test_second_claim_adds_no_wait(queue: Queue) -> None:
     await queue.put(a_job())
     for _ in range(3):
         (claim,) = await queue.claim("pool", MODEL, 1)
@@ -96,7 +96,7 @@ def in_time(queue: Queue) -> dict[str, float]:
     return {sample.labels["outcome"]: sample.value for sample in family.samples if sample.value}
 
 
-async def test_what_scripts_end_by_the_way_is_counted_by_one_reaper(
+async def test_ends_found_by_scripts_are_counted_by_one_reaper(
     queue: Queue, connect: Connect
 ) -> None:
     """The deadline passes before a claim. Each of two reapers receives a part of the events, and
@@ -157,7 +157,7 @@ def test_deadlines(
     assert end.deadline == expected
 
 
-async def test_the_backlog_is_what_is_left_to_do(queue: Queue, a_spec: ModelSpec) -> None:
+async def test_backlog_is_the_remaining_work(queue: Queue, a_spec: ModelSpec) -> None:
     """Queued jobs count their cost less saved steps; running jobs count their remaining steps."""
     await queue.register("pool", a_spec, ready=True)
     await queue.unregister("pool", MODEL)

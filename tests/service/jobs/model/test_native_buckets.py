@@ -53,7 +53,7 @@ def bucket_of(size: float, schema: int) -> int:
 
 
 @given(SIZES)
-def test_an_observation_lies_in_its_bucket(size: float) -> None:
+def test_observation_is_counted_in_its_bucket(size: float) -> None:
     counts = of(size)
     assert counts.schema == SCHEMA
     assert counts.positive == {bucket_of(size, SCHEMA): 1}
@@ -94,7 +94,7 @@ def test_the_least_resolution_takes_every_number() -> None:
 
 
 @given(st.lists(st.floats(width=64), max_size=30))
-def test_whatever_is_observed_is_counted(values: list[float]) -> None:
+def test_every_observation_is_counted(values: list[float]) -> None:
     """NaN is in no bucket; infinity is in the bucket after the greatest number's."""
     counts = of(*values)
     assert counts.count == len(values)

@@ -27,7 +27,7 @@ TIMES = st.none() | st.floats(0, 2e9)
     times=st.tuples(TIMES, TIMES, TIMES),
     state=st.sampled_from(JobState),
 )
-def test_there_and_back(
+def test_round_trip(
     request: dict[str, object],
     metadata: dict[str, str],
     times: tuple[float | None, ...],
@@ -47,7 +47,7 @@ def test_there_and_back(
     assert serialization.from_hash(serialization.to_hash(job)) == job
 
 
-def test_unknown_fields_are_let_be() -> None:
+def test_unknown_fields_are_ignored() -> None:
     job = a_job()
     assert serialization.from_hash(serialization.to_hash(job) | {"colour": "red"}) == job
 
@@ -57,7 +57,7 @@ def test_missing_fields_have_their_defaults() -> None:
     assert serialization.from_hash(fields) == Job(id="job_1", model=MODEL, bucket="b")
 
 
-async def test_a_newer_job_is_left_to_newer_pools_and_nobody_misreads_it(queue: Queue) -> None:
+async def test_newer_job_is_left_to_newer_workers(queue: Queue) -> None:
     old, _ = await queue.put(a_job())
     newer, _ = await queue.put(a_job(version=WIRE_VERSION + 1), idempotency_key="once")
     with pytest.raises(WireError, match="upgrade"):

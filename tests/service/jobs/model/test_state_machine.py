@@ -18,8 +18,8 @@ from service.jobs.scripts import composition
 from service.schemas.request_parts import END_EVENTS
 from service.settings.tenants import TenantSettings
 from tests.service.jobs.history import Server
-from tests.service.jobs.lives import Lives
 from tests.service.jobs.order_model import Offer
+from tests.service.jobs.random_histories import Lives
 from tests.service.jobs.strategies import TENANTS
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -64,7 +64,7 @@ OF_BATCHES = {name for name in SCRIPTS if "batch" in name}
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - OF_BATCHES))
-def test_headers_say_what_the_table_says(name: str) -> None:
+def test_script_headers_match_the_transition_table(name: str) -> None:
     """Headers describe transitions by arrows: `queued or running → canceled`. Expiry is in
     life.lua's header for all scripts."""
     header = re.match(r"(--.*\n)+", SCRIPTS[name])
@@ -132,7 +132,7 @@ def missing(server: Server) -> set[tuple[str, str]]:
     contradicted = (
         {("claim", "in another's way")} if server.contradicted <= HISTORIES // 4 else set()
     )
-    return ((ways | corrected) - server.seen.keys()) | contradicted
+    return ((ways | corrected) - server.observed.keys()) | contradicted
 
 
 FIELDS = {
@@ -222,6 +222,6 @@ def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
         way(machine, name, script)
         machine.all_is_as_it_should_be()
         machine.teardown()
-        if server.seen[name, script]:
+        if server.observed[name, script]:
             return
     raise AssertionError("it came to another end each time")

@@ -41,7 +41,7 @@ def test_good_servers(info: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("info", "named"), BAD)
-def test_bad_servers(info: dict[str, str], named: str) -> None:
+def test_unsuitable_servers_are_rejected(info: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=rf"redis\.url.*{named}"):
         check_server(info, "here")
 
@@ -64,7 +64,7 @@ async def test_no_server(tmp_path: Path) -> None:
         await Queue.connect(f"unix://{tmp_path}/none.sock", QueueSettings())
 
 
-async def test_a_name_that_leads_nowhere_may_come() -> None:
+async def test_unresolvable_host_may_be_retried() -> None:
     with pytest.raises(RedisUnreachable, match=r"no Redis answers at redis://nowhere\.invalid"):
         await Queue.connect("redis://nowhere.invalid", QueueSettings())
 
@@ -79,7 +79,7 @@ async def test_a_name_that_leads_nowhere_may_come() -> None:
         (b"-ERR unknown command\r\n", ConfigError, "is not a suitable Redis"),
     ],
 )
-async def test_what_is_waited_for_and_what_is_a_setting(
+async def test_temporary_and_configuration_errors_are_distinguished(
     answer: bytes, kind: type[ConfigError], words: str
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,12 +112,12 @@ async def test_no_address() -> None:
         ("redis://user:a/b?c#d@e@host:6379", "redis://***@host:6379"),
     ],
 )
-def test_passwords_are_not_told(url: str, said: str) -> None:
+def test_passwords_are_redacted(url: str, said: str) -> None:
     assert redacted(url) == said
 
 
 @pytest.mark.parametrize("sign", [*"/?#[", "\u2100"])
-async def test_a_password_of_any_signs_is_not_told(
+async def test_password_with_special_characters_is_redacted(
     monkeypatch: pytest.MonkeyPatch, sign: str
 ) -> None:
     """Some of these characters make the URL invalid. No server listens on port 1."""
@@ -128,7 +128,7 @@ async def test_a_password_of_any_signs_is_not_told(
 
 
 @pytest.mark.parametrize("fields", [{"password": "wrong"}, {"password_file": __file__}])
-async def test_a_wrong_password_is_told_at_a_socket_in_a_folder(
+async def test_wrong_password_at_a_unix_socket_is_reported(
     redis_url: str, empty_redis: Redis, fields: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"redis\.username, redis\.password"):
@@ -159,5 +159,5 @@ def test_addresses_of_sentinels() -> None:
         ({"url": "rediss://192.0.2.1", "cert_file": __file__, "key_file": __file__}, ""),
     ],
 )
-def test_what_a_server_beyond_this_machine_lacks(fields: dict[str, str], lacking: str) -> None:
+def test_missing_protections_of_a_remote_server(fields: dict[str, str], lacking: str) -> None:
     assert missing_protections(RedisSettings.model_validate(fields)) == lacking

@@ -53,16 +53,14 @@ async def test_a_command_of_any_size_arrives(connect: Connect, size: int) -> Non
     assert await redis.ping()
 
 
-async def test_what_is_no_argument_is_refused(connect: Connect) -> None:
+async def test_invalid_argument_is_rejected(connect: Connect) -> None:
     redis = connect(1)
     with pytest.raises(DataError):
         await redis.execute_command("ECHO", [1])
     assert await redis.ping(), "the connection still works"
 
 
-async def test_a_connection_that_was_closed_while_idle_is_made_anew(
-    connect: Connect, empty_redis: Redis
-) -> None:
+async def test_idle_closed_connection_is_reopened(connect: Connect, empty_redis: Redis) -> None:
     redis = connect(1)
     client_id = await redis.client_id()
     await empty_redis.client_kill_filter(_id=str(client_id))

@@ -16,7 +16,9 @@ async def cut(redis: Redis) -> None:
         await redis.client_kill_filter(_id=client)
 
 
-async def test_events_go_on_after_a_lost_connection(connect: Connect, empty_redis: Redis) -> None:
+async def test_events_continue_after_a_lost_connection(
+    connect: Connect, empty_redis: Redis
+) -> None:
     front, pool = await connect(), await connect()
     job, _ = await front.put(a_job())
     events = front.events(job.id)
@@ -32,7 +34,7 @@ async def test_events_go_on_after_a_lost_connection(connect: Connect, empty_redi
     assert names == ["queued", "running", "succeeded"]
 
 
-async def test_a_waiting_pool_outlives_a_lost_connection(
+async def test_waiting_claim_survives_a_lost_connection(
     connect: Connect, empty_redis: Redis
 ) -> None:
     front, pool = await connect(), await connect()
@@ -43,7 +45,7 @@ async def test_a_waiting_pool_outlives_a_lost_connection(
     assert claim.job.id == job.id
 
 
-async def test_commands_outlive_a_lost_connection(queue: Queue, empty_redis: Redis) -> None:
+async def test_commands_survive_a_lost_connection(queue: Queue, empty_redis: Redis) -> None:
     job, _ = await queue.put(a_job())
     own_id = await empty_redis.client_id()
     for client in await empty_redis.client_list():
@@ -52,7 +54,7 @@ async def test_commands_outlive_a_lost_connection(queue: Queue, empty_redis: Red
     assert await queue.get(job.id) == job
 
 
-async def test_nothing_is_left_behind(connect: Connect, empty_redis: Redis) -> None:
+async def test_no_subscription_is_left(connect: Connect, empty_redis: Redis) -> None:
     queue = await connect()
     job, _ = await queue.put(a_job())
     events = queue.events(job.id)

@@ -40,7 +40,7 @@ def table(rows: dict[tuple[str, str, int], float], *ready: str) -> CostTable:
     )
 
 
-def test_alone_and_in_company() -> None:
+def test_single_and_batched_cost() -> None:
     """A batch of four takes twice as long as one image: half a second per image."""
     costs = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
     cost = costs.predict(SMALL, steps=10, images=1)
@@ -54,7 +54,7 @@ def test_alone_and_in_company() -> None:
     [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0), (5, 4.0), (9, 6.0)],
     # two as 1 + 1 or a padded four; five as 4 + a padded four; nine as three fours
 )
-def test_several_pictures_are_stepped_together(images: int, sweep_s: float) -> None:
+def test_images_of_a_job_share_steps(images: int, sweep_s: float) -> None:
     costs = table({(SMALL, "a", 1): 1.0, (SMALL, "a", 4): 2.0}, "a")
     cost = costs.predict(SMALL, steps=10 * images, images=images)
     assert cost is not None
@@ -63,7 +63,7 @@ def test_several_pictures_are_stepped_together(images: int, sweep_s: float) -> N
 
 
 @pytest.mark.parametrize(("rows", "alone_s", "share_s"), [(1, 1.0, 1.0), (4, 1.0, 0.25)])
-def test_where_steps_have_one_size(rows: int, alone_s: float, share_s: float) -> None:
+def test_unpadded_and_padded_steps_of_one_size(rows: int, alone_s: float, share_s: float) -> None:
     """A step of one row takes as long again for each further job; a padded step does not."""
     costs = table({(SMALL, "a", rows): 1.0}, "a")
     cost = costs.predict(SMALL, steps=10, images=1)
@@ -76,14 +76,14 @@ def test_where_steps_have_one_size(rows: int, alone_s: float, share_s: float) ->
     ]
 
 
-def test_the_fastest_that_is_there() -> None:
+def test_fastest_ready_pool_is_used() -> None:
     rows = {(SMALL, "slow", 1): 4.0, (SMALL, "fast", 1): 1.0}
     assert table(rows, "slow", "fast").predict(SMALL, 10, 1).seconds == 11.5
     assert table(rows, "slow").predict(SMALL, 10, 1).seconds == 41.5
     assert table(rows).predict(SMALL, 10, 1).seconds == 11.5, "no worker is ready"
 
 
-def test_a_shape_that_nobody_has_measured() -> None:
+def test_unmeasured_size_uses_the_nearest_one() -> None:
     """Predicts from the nearest measured size: four times the pixels take four times as long in
     steps and decoding."""
     tiny = "width=64,height=64"
@@ -96,7 +96,7 @@ def test_a_shape_that_nobody_has_measured() -> None:
     assert longer is not None and longer.scaled == 4.0
 
 
-def test_what_steps_read_counts_as_what_they_draw() -> None:
+def test_read_pixels_cost_as_much_as_generated_ones() -> None:
     """An edit is never priced as text-to-image, nor vice versa."""
     edit = f"{SMALL},read_px={512 * 512}"
     drawn, edited = table({(SMALL, "a", 1): 1.0}, "a"), table({(edit, "a", 1): 2.0}, "a")
@@ -107,7 +107,7 @@ def test_what_steps_read_counts_as_what_they_draw() -> None:
     ]
 
 
-def test_frames_that_steps_draw_beside_the_video_count_as_its_own() -> None:
+def test_extra_frames_cost_as_much_as_output_frames() -> None:
     clip = "width=64,height=64,num_frames=5"
     costs = table({(clip, "a", 1): 1.0}, "a")
     cost = costs.predict(f"{clip},read_frames=5", 1, 1)
@@ -125,7 +125,7 @@ def test_frames_that_steps_draw_beside_the_video_count_as_its_own() -> None:
         (table({(SMALL, "a", 1): 1.0}), "width=0,height=64,read_px=64"),
     ],
 )
-def test_where_nothing_is_known_nothing_is_said(known: CostTable, bucket: str) -> None:
+def test_unknown_costs_give_no_prediction(known: CostTable, bucket: str) -> None:
     assert known.predict(bucket, 10, 1) is None
 
 
@@ -144,7 +144,7 @@ def test_slowness_is_against_the_fastest_ready_pool() -> None:
     assert costs.slowness("unknown") == 1.0
 
 
-def test_what_one_alone_has_measured_does_not_count() -> None:
+def test_sizes_measured_by_only_one_pool_are_ignored() -> None:
     rows = {(SMALL, "fast", 1): 1.0, (SMALL, "slow", 1): 10.0}
     alone = {(f"width={side},height=64", "slow", 1): 1.0 for side in (64, 128, 256)}
     costs = table(rows | alone, "fast", "slow")
@@ -184,9 +184,7 @@ def test_of_pools_that_are_good_at_different_things_one_is_the_fastest() -> None
         (0.0, 1.0, LARGE, False),  # scaled up: rather too little
     ],
 )
-def test_how_long_a_cost_stands(
-    age_s: float, step_s: float, bucket: str, is_doubtful: bool
-) -> None:
+def test_costs_expire(age_s: float, step_s: float, bucket: str, is_doubtful: bool) -> None:
     costs = table({(SMALL, "a", 1): step_s}, "a")
     costs = CostTable(costs.rows, costs.pools, at=age_s)
     cost = costs.predict(bucket, 10, 1)
@@ -194,7 +192,7 @@ def test_how_long_a_cost_stands(
     assert not CostTable(costs.rows, {}, age_s).is_doubtful(cost), "no worker can measure it"
 
 
-def test_what_is_confirmed() -> None:
+def test_confirmed_costs() -> None:
     """Unchanged rows are reported again if they were measured again and the table's row is old."""
     key = CostKey(SMALL, "a", 1)
     before, after = row(1.0), row(1.0).model_copy(update={"samples": 29})
@@ -209,7 +207,7 @@ def test_what_is_confirmed() -> None:
     )
 
 
-def test_what_is_worth_telling() -> None:
+def test_significant_cost_changes_are_reported() -> None:
     key, other = CostKey(SMALL, "a", 1), CostKey(LARGE, "a", 1)
     reported = {key: row(1.0)}
     assert changed({key: row(1.04), other: row(4.0)}, reported, 0.05).keys() == {other}
@@ -231,7 +229,7 @@ async def test_the_table_is_shared(queue: Queue, a_spec: ModelSpec) -> None:
     assert await queue.costs("another") == CostTable()
 
 
-async def test_rows_outlive_their_pools(connect: Connect, a_spec: ModelSpec) -> None:
+async def test_costs_survive_their_pool(connect: Connect, a_spec: ModelSpec) -> None:
     key = CostKey(SMALL, "a", 1)
     queue, dies = await connect(), await connect(lease_s=0.1)
     await queue.register("leaves", a_spec, ready=True, facts=PoolFacts("a", 4))
@@ -275,14 +273,14 @@ def test_compiling_is_a_known_cost() -> None:
     assert with_compiling(table(rows), one=30.0).compile_s("one") == 0, "no worker is ready"
 
 
-async def test_pools_say_what_they_need_not_compile(queue: Queue, a_spec: ModelSpec) -> None:
+async def test_pools_report_compiled_buckets(queue: Queue, a_spec: ModelSpec) -> None:
     await queue.register("bare", a_spec, ready=True, facts=PoolFacts("a", 4))
     await queue.register("warm", a_spec, ready=True, facts=PoolFacts("a", 4, (SMALL,)))
     pools = (await queue.costs(a_spec.name)).pools
     assert pools == {"bare": PoolFacts("a", 4), "warm": PoolFacts("a", 4, (SMALL,))}
 
 
-def test_loading_counts_what_the_best_pool_lacks() -> None:
+def test_loading_time_uses_the_best_pool() -> None:
     pools = {
         "empty": PoolFacts("x", 4, adapter_s=0.2),
         "half": PoolFacts("x", 4, adapters=("ink",), adapter_s=0.3),

@@ -56,12 +56,12 @@ def test_the_sum_is_that_of_the_tenants() -> None:
         assert ahead.seconds == pytest.approx(sum(seconds), abs=1e-6)
 
 
-def test_nobody() -> None:
+def test_no_tenants() -> None:
     assert FairShares([]).before(5.0, "a").jobs == 0
     empty = Tenant("empty", 0.0, 0.0, 0.0, 1.0, 0)
     assert FairShares([empty]).before(5.0, "z").jobs == 0
 
 
-def test_what_rounding_left_of_a_backlog_divides_nothing() -> None:
+def test_rounding_error_of_a_backlog_is_harmless() -> None:
     worn = Tenant("worn", 0.0, 0.0, -1e-6, 1.0, 3)
     assert FairShares([worn]).before(5.0, "z").jobs == pytest.approx(3)

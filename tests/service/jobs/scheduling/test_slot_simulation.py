@@ -36,7 +36,7 @@ def test_free_slots_first() -> None:
     assert started(servers, 5) == 2.0, "the single slot, after one job of 2 s"
 
 
-def test_one_slot_takes_one_after_the_other() -> None:
+def test_single_slot_is_sequential() -> None:
     running = [RunningJob("one", SHORT, done=0.25)]
     servers = SlotSimulation([ONE], running, is_crowded=True)
     assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
@@ -65,7 +65,7 @@ def test_until_few_are_left() -> None:
     assert servers.drain_wait_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)
 
 
-def test_a_job_goes_where_it_is_taken() -> None:
+def test_job_is_assigned_to_a_pool_that_accepts_it() -> None:
     """A slow worker is free at once, but leaves jobs that it cannot end in 40 s to the fast one."""
     pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
     servers = SlotSimulation(pools, [RunningJob("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
@@ -83,14 +83,14 @@ def test_a_job_goes_where_it_is_taken() -> None:
     assert start(0, 10.0) == (0.0, 10.0), "no worker is fast enough"
 
 
-def test_a_clip_does_not_hold_up_the_other_slots() -> None:
+def test_video_does_not_block_other_slots() -> None:
     clip = RunningJob("four", Load(150.0, 200.0), done=0.0)
     servers = SlotSimulation([FOUR], [clip], is_crowded=True)
     assert [started(servers, ahead) for ahead in range(4)] == [0.0, 0.0, 0.0, 8.0]
     assert started(servers, 30, 2.0) == 80.0, "three slots for 30 jobs of 8 s in a full batch"
 
 
-def test_what_a_pool_claimed_beyond_its_slots_follows() -> None:
+def test_jobs_claimed_beyond_the_slots_follow() -> None:
     running = [RunningJob("one", SHORT, done) for done in (0.0, 0.5, 0.0)]
     servers = SlotSimulation([ONE], running, is_crowded=False)
     assert started(servers, 0) == 1.0 + 2.0 + 2.0
@@ -127,11 +127,11 @@ def test_very_many_are_poured() -> None:
         (Load(3.0, None), 1, 12.0),
     ],
 )
-def test_a_job_lasts_longer_in_company(load: Load, rows: int, seconds: float) -> None:
+def test_job_takes_longer_in_a_full_batch(load: Load, rows: int, seconds: float) -> None:
     assert load.duration_s(4, rows) == pytest.approx(seconds)
 
 
-def test_what_is_left_of_a_running_job() -> None:
+def test_remaining_time_of_a_running_job() -> None:
     load = Load(3.0, 5.0)
     assert remaining_s(load, 0.0, 1.0, FOUR, {"four": 1}) == 5.0
     assert remaining_s(load, 0.5, 1.0, FOUR, {"four": 1}) == 3.0

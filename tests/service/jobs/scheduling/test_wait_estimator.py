@@ -107,7 +107,7 @@ async def test_positions_and_waits(
     assert sum(late) / sum(waits) <= (0.15 if len(pools) == 1 else 0.35)
 
 
-async def test_deadlines_go_first_as_far_as_credit_goes(queue: Queue) -> None:
+async def test_deadlines_go_first_within_the_credit(queue: Queue) -> None:
     """Two tenants with deadlines, one without: urgent jobs overtake the rest as far as credit
     allows."""
     rng = random.Random(6)
@@ -124,7 +124,7 @@ async def test_deadlines_go_first_as_far_as_credit_goes(queue: Queue) -> None:
     assert_positions(places, in_order(fleet.started, places), within=3)
 
 
-async def test_a_newcomer_is_told_as_if_it_were_there(queue: Queue) -> None:
+async def test_estimate_of_a_new_job_matches_its_rank(queue: Queue) -> None:
     fleet = Fleet(queue, [SimulatedPool("a", 2)])
     await fleet.announce(COSTS)
     table = await queue.costs(MODEL)
@@ -138,7 +138,7 @@ async def test_a_newcomer_is_told_as_if_it_were_there(queue: Queue) -> None:
         await queue.cancel(job.id)
 
 
-async def test_who_had_its_share_already_waits_for_it(queue: Queue) -> None:
+async def test_tenant_above_its_share_waits(queue: Queue) -> None:
     """The tenant's tag is ahead, although none of its jobs are queued."""
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce(COSTS)
@@ -248,7 +248,7 @@ async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> 
     assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
 
 
-async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Queue) -> None:
+async def test_job_fits_after_the_full_batch_has_drained(queue: Queue) -> None:
     """The job takes two seconds alone, six in a full batch, and its deadline is in four. Twenty
     jobs before it keep the batch full for half a minute, not for six seconds."""
     fleet = Fleet(queue, [SimulatedPool("a", 4)])
@@ -269,7 +269,7 @@ async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Que
     assert ((await look(queue)).new_job_estimate(job).ends_s or 0) <= 4
 
 
-async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
+async def test_estimate_uses_pools_that_are_fast_for_the_bucket() -> None:
     """One of two workers is free, but takes ten times as long for videos."""
     steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}
     rows = {
@@ -307,7 +307,7 @@ async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
         assert sees_part.ends_s == pytest.approx(sees_all.ends_s, abs=2.0)  # one job
 
 
-async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
+async def test_wait_excludes_finished_steps_of_a_snapshot(queue: Queue) -> None:
     """A released video of forty seconds has a snapshot at three quarters: the estimates of it and
     of the next job count ten seconds."""
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
@@ -329,7 +329,7 @@ async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
     assert (await predicted(queue, [picture]))[picture.id].ends_s == pytest.approx(2)
 
 
-async def test_a_kept_job_with_a_deadline_goes_first_for_what_is_left(queue: Queue) -> None:
+async def test_resumable_job_with_a_deadline_goes_first(queue: Queue) -> None:
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
     table = await queue.costs(MODEL)
@@ -367,7 +367,7 @@ def test_a_wait_counts_each_bucket_of_two_passes_once(first: str) -> None:
     assert outlook.new_job_estimate(job).ends_s == COMPILED_S + 5.0
 
 
-def test_a_wait_counts_what_has_to_be_compiled() -> None:
+def test_wait_includes_compilation() -> None:
     outlook = WaitEstimator(QueueSnapshot(now=1000.0), compiled_elsewhere(), RULES)
     job = Job(id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S)
     assert outlook.new_job_estimate(job).ends_s == COMPILED_S + 5.0
@@ -384,7 +384,7 @@ def test_a_wait_counts_what_has_to_be_compiled() -> None:
         (Detail(stage="denoising", since=990.0), 0.0),
     ],
 )
-def test_a_running_job_s_wait_counts_what_is_left_of_compiling(
+def test_wait_of_a_running_job_includes_remaining_compilation(
     detail: Detail | None, left_s: float
 ) -> None:
     job = Job(

@@ -35,7 +35,7 @@ def test_keys() -> None:
     assert input_key("job_1", "mask_image") == "inputs/job_1/mask_image"
 
 
-async def test_there_and_back(store: Store) -> None:
+async def test_round_trip(store: Store) -> None:
     data = os.urandom(100_000)
     assert not await store.exists(KEY)
     await store.put(KEY, data, "image/png")
@@ -46,7 +46,7 @@ async def test_there_and_back(store: Store) -> None:
     assert await store.get(KEY) == b""
 
 
-async def test_what_is_not_there(store: Store) -> None:
+async def test_missing_file(store: Store) -> None:
     with pytest.raises(NotStored, match=KEY):
         await store.get(KEY)
     with pytest.raises(NotStored, match=KEY):
@@ -137,7 +137,7 @@ async def test_object_stores_serve_their_own(monkeypatch: pytest.MonkeyPatch) ->
     assert "X-Amz-Expires=3600" in url
 
 
-async def test_a_store_that_cannot_write_says_so(tmp_path: Path) -> None:
+async def test_unwritable_store_is_reported(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     (tmp_path / "outputs").write_text("in the way")
     with pytest.raises(StoreError, match=r"cannot write 'outputs/job_1/.*check that the store"):
@@ -156,7 +156,7 @@ def test_no_store(url: str) -> None:
         Store(url)
 
 
-async def test_nothing_of_a_folder_stays(tmp_path: Path) -> None:
+async def test_empty_folders_are_deleted(tmp_path: Path) -> None:
     """Deletes the partial file and the empty folder of a process that crashed while it wrote."""
     store = Store(str(tmp_path))
     await store.put("outputs/job_1/1-0.png", b"whole", "image/png")
@@ -199,7 +199,7 @@ print(asyncio.run(Store(sys.argv[1]).below("a")))
 """
 
 
-async def test_a_command_that_ends_after_a_list_ends_well(tmp_path: Path) -> None:
+async def test_command_exits_cleanly_after_a_list(tmp_path: Path) -> None:
     """Regression: a thread of the store that outlived the interpreter aborted some processes."""
     await Store(str(tmp_path)).put("a/b", b"x", "text/plain")
     command = (sys.executable, "-c", ENDING, str(tmp_path))

@@ -25,7 +25,7 @@ def modes(folder: Path) -> set[int]:
     return {path.lstat().st_mode & 0o777 for path in [folder, *folder.rglob("*")]}
 
 
-def test_a_folder_that_others_could_read_is_made_private_and_it_is_said(
+def test_exposed_folder_is_made_private_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "outputs"

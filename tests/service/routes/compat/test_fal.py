@@ -82,7 +82,7 @@ async def serving(app: FastAPI, settings: Settings, folder: Path) -> AsyncIterat
         yield Fal(port, made.file("ca"))
 
 
-async def test_subscribe_waits_for_a_job_like_any_other(fal: Fal, pool: StandIn) -> None:
+async def test_subscribe_waits_for_an_ordinary_job(fal: Fal, pool: StandIn) -> None:
     arguments = {
         "prompt": "a cat",
         "image_size": {"width": 64, "height": 96},
@@ -95,7 +95,7 @@ async def test_subscribe_waits_for_a_job_like_any_other(fal: Fal, pool: StandIn)
         "sync_mode": False,
     }
     outcome = await fal("subscribe", arguments)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 2)
     assert (job.request["width"], job.request["height"], job.steps) == (64, 96, 6)
     assert "Completed" in outcome["seen"]
@@ -109,7 +109,7 @@ async def test_subscribe_waits_for_a_job_like_any_other(fal: Fal, pool: StandIn)
 async def test_run_answers_with_the_result(fal: Fal, pool: StandIn) -> None:
     image = picture(size=(64, 64))
     result = await fal("run", {"prompt": "a", "image_url": IMAGE, "strength": 0.5}, app=MODEL)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert len(result["images"]) == 1 and "video" not in result
     assert await pool.store.get(job.request["image"]) == image
 
@@ -169,9 +169,7 @@ async def test_a_request_is_canceled(fal: Fal, pool: StandIn, queue: Queue) -> N
     pool.may_finish.set()
 
 
-async def test_a_failure_is_told_with_the_status_and_with_the_result(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_failure_is_in_status_and_result(wire: httpx.AsyncClient, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="it came out as no image")
     made = (await wire.post(f"/fal/queue/{APP}", json={"prompt": "a"})).json()
     status: dict[str, Any] = {}
@@ -182,9 +180,7 @@ async def test_a_failure_is_told_with_the_status_and_with_the_result(
     assert result.status_code == 500 and result.json()["error_type"] == "non_finite"
 
 
-async def test_a_result_that_is_not_there_yet_is_none(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_pending_result_is_in_progress(wire: httpx.AsyncClient, pool: StandIn) -> None:
     pool.may_finish.clear()
     made = (await wire.post(f"/fal/queue/{APP}", json={"prompt": "a"})).json()
     result = await wire.get(made["response_url"])
@@ -208,7 +204,7 @@ async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, poo
     for field in ("acceleration", "safety_tolerance", "enable_prompt_expansion"):
         assert f"{field}: has no effect" in answer.headers[NAME]
     assert "expand_prompt" not in answer.headers[NAME]
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["width"], job.request["height"]) == (64, 144)
     for key in (job.request["image"], *job.request["reference_images"]):
         assert await pool.store.get(key) == picture(size=(64, 64))
@@ -233,7 +229,7 @@ async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, poo
         ({}, "prompt"),
     ],
 )
-async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
+async def test_errors_use_the_sent_field_names(
     wire: httpx.AsyncClient, pool: StandIn, given: dict[str, Any], field: str
 ) -> None:
     answer = await wire.post(f"/fal/queue/{APP}", json=given)
@@ -242,20 +238,20 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
     assert answer.json()["detail"].startswith(f"{field}: ")
 
 
-async def test_what_is_wrong_with_both_sides_of_a_size_is_told_once(
+async def test_error_for_both_sides_of_a_size_occurs_once(
     wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     answer = await wire.post(f"/fal/run/{MODEL}", json={"prompt": "a", "image_size": "square_hd"})
     assert answer.json()["detail"].count("must be 32 to 256 pixels") == 1
 
 
-async def test_its_client_shows_what_is_wrong(fal: Fal, pool: StandIn) -> None:
+async def test_client_shows_the_error(fal: Fal, pool: StandIn) -> None:
     status, message, kind = await fal("refused", {"prompt": "a", "seed": -1})
     assert (status, kind) == (422, "invalid_request") and message.startswith("seed: ")
 
 
 @pytest.mark.parametrize(("path", "allowed"), [("", "GET"), ("/status", "GET"), ("/cancel", "PUT")])
-async def test_a_request_is_no_part_of_a_name(
+async def test_request_paths_are_not_model_names(
     http: httpx.AsyncClient, path: str, allowed: str
 ) -> None:
     answer = await http.post(f"/fal/queue/{APP}/requests/0{path}", json={"prompt": "a"})
@@ -270,7 +266,7 @@ async def test_its_webhooks_are_refused_by_name(wire: httpx.AsyncClient, pool: S
 
 
 class TestWithKeys(Keyed):
-    async def test_a_key_comes_as_key_on_its_paths_alone(
+    async def test_key_scheme_works_only_on_fal_paths(
         self, app: FastAPI, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
     ) -> None:
         headers = {"Authorization": f"Key {(await keys.create('acme'))[1]}"}

@@ -24,9 +24,7 @@ def client(wire: httpx.AsyncClient) -> InferenceClient:
     return InferenceClient(model=f"{wire.base_url}/hf/{MODEL}", token="none")
 
 
-async def test_text_to_image_is_a_job_like_any_other(
-    client: InferenceClient, pool: StandIn
-) -> None:
+async def test_text_to_image_is_an_ordinary_job(client: InferenceClient, pool: StandIn) -> None:
     image = await asyncio.to_thread(
         client.text_to_image,
         "a cat",
@@ -39,7 +37,7 @@ async def test_text_to_image_is_a_job_like_any_other(
         extra_body={"max_sequence_length": 32},
     )
     assert isinstance(image, Image) and image.size == (SIZE_PX, SIZE_PX)
-    (job,) = pool.seen
+    (job,) = pool.received
     fields = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
     assert fields == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
     assert (job.request["seed"], job.request["guidance_scale"], job.steps) == (7, 2.5, 3)
@@ -49,7 +47,7 @@ async def test_text_to_image_is_a_job_like_any_other(
 async def test_parameters_may_be_null(wire: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await wire.post(f"/hf/{MODEL}", json={"inputs": "a cat", "parameters": None})
     assert answer.status_code == 200, answer.text
-    assert pool.seen[0].request["prompt"] == "a cat"
+    assert pool.received[0].request["prompt"] == "a cat"
 
 
 async def test_image_to_image_takes_the_image_as_inputs(
@@ -59,7 +57,7 @@ async def test_image_to_image_takes_the_image_as_inputs(
     await asyncio.to_thread(
         client.image_to_image, image, prompt="a cat", target_size={"width": 96, "height": 64}
     )
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["width"], job.request["height"]) == (96, 64)
     assert await pool.store.get(job.request["image"]) == image
 
@@ -76,19 +74,17 @@ async def test_a_video_is_answered_as_its_file(
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP"])
-async def test_an_image_without_a_prompt_is_no_prompt(
+async def test_image_without_a_prompt_has_an_empty_prompt(
     client: InferenceClient, pool: StandIn, file_format: str
 ) -> None:
     image = picture(file_format, size=(64, 64))
     await asyncio.to_thread(client.image_to_image, image, num_inference_steps=2)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.request["prompt"] == ""
     assert await pool.store.get(job.request["image"]) == image
 
 
-async def test_an_error_names_the_field_as_it_was_sent(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_error_names_the_sent_field(wire: httpx.AsyncClient, pool: StandIn) -> None:
     async def refused(parameters: dict[str, Any]) -> str:
         body = {"inputs": "a cat", "parameters": parameters}
         answer = await wire.post(f"/hf/{MODEL}", json=body)
@@ -109,14 +105,14 @@ async def test_an_error_names_the_field_as_it_was_sent(
     assert answer.json()["error"].startswith("parameters.target_size.width: ")
 
 
-async def test_the_client_shows_what_went_wrong(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_client_shows_the_error(wire: httpx.AsyncClient, pool: StandIn) -> None:
     unknown = InferenceClient(model=f"{wire.base_url}/hf/nobody", token="none")
     with pytest.raises(HfHubHTTPError) as error:
         await asyncio.to_thread(unknown.text_to_image, "a cat")
     assert f"available: {MODEL}" in str(error.value)
 
 
-async def test_a_path_that_is_none_is_answered_in_the_same_form(wire: httpx.AsyncClient) -> None:
+async def test_unknown_path_has_the_same_error_format(wire: httpx.AsyncClient) -> None:
     answer = await wire.get("/hf")
     assert answer.status_code == 404 and set(answer.json()) == {"error", "code"}
 
@@ -130,7 +126,7 @@ async def test_a_job_whose_client_left_is_canceled_unless_it_may_come_back(
     request = asyncio.create_task(wire.post(f"/hf/{MODEL}", json={"inputs": "a"}, headers=headers))
     await pool.has_claimed.wait()
     request.cancel()
-    job_id = pool.seen[0].id
+    job_id = pool.received[0].id
 
     async def is_canceled() -> bool:
         job = await queue.get(job_id)

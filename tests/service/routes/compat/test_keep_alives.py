@@ -101,7 +101,7 @@ async def test_white_space_arrives_before_the_result(
         body = json.loads(await rest(parts))
         assert response.status_code == 200
         assert response.headers["content-type"] == "application/json"
-        assert response.headers["x-job-id"] == pool.seen[0].id
+        assert response.headers["x-job-id"] == pool.received[0].id
         assert "content-length" not in response.headers
         assert body[PADDED[name]]
 
@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_padding_cancels_its_job(
     front: FrontEnd = app.state.front
 
     async def is_canceled() -> bool:
-        job = await queue.get(pool.seen[0].id)
+        job = await queue.get(pool.received[0].id)
         return job is not None and job.state is JobState.CANCELED and not front.waits.all
 
     async with holding(queue, store) as pool:

@@ -92,8 +92,6 @@ async def test_a_name_that_no_model_has_is_not_found(
         assert answer.status_code == 404 and NAME in answer.text, answer.text
 
 
-async def test_the_address_of_predictions_is_no_model_s(
-    http: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_predictions_path_is_not_a_model_name(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await http.get(f"/v1/models/{NAME}/predictions")
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")

@@ -58,7 +58,7 @@ async def http(
 
 
 @pytest.mark.parametrize("timeout_s", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.nightly)])
-async def test_calls_outlive_the_proxy_s_timeout(
+async def test_calls_survive_the_proxy_timeout(
     http: httpx.AsyncClient, queue: Queue, store: Store, timeout_s: float
 ) -> None:
     """Repeated if the server paused for so long that the proxy may have taken it for dead."""

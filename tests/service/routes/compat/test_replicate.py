@@ -36,7 +36,7 @@ async def run(client: Client, **settings: Any) -> Any:
     return await asyncio.to_thread(client.run, NAME, input=settings)
 
 
-async def test_run_waits_for_a_job_like_any_other(
+async def test_run_waits_for_an_ordinary_job(
     client: Client, wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     urls = await run(
@@ -51,7 +51,7 @@ async def test_run_waits_for_a_job_like_any_other(
         output_format="jpg",
         output_quality=80,
     )
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 2)
     assert (job.request["width"], job.request["height"], job.steps) == (64, 96, 6)
     output = job.request["output"]
@@ -74,7 +74,7 @@ async def test_an_image_is_sent_as_a_file(
             return client.run(NAME, input=arguments, **how)
 
     await asyncio.to_thread(run)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert await pool.store.get(job.request["image"]) == path.read_bytes()
     assert job.request["strength"] == 0.5
 
@@ -119,7 +119,9 @@ async def test_a_prediction_is_created_followed_and_listed(client: Client, pool:
     assert [prediction.id for prediction in page.results] == [made.id] and page.next is None
 
 
-async def test_pages_go_on(client: Client, pool: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_has_further_pages(
+    client: Client, pool: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("service.routes.compat.replicate.endpoint.PAGE", 1)
     ids = [await _made(client), await _made(client)]
     first = await asyncio.to_thread(client.predictions.list)
@@ -152,9 +154,7 @@ async def test_a_failure_is_its_models_error(client: Client, pool: StandIn) -> N
     assert "it came out as no image" in str(error.value)
 
 
-async def test_a_wait_that_ends_before_the_job_tells_of_no_end(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_timed_out_wait_reports_no_end_state(wire: httpx.AsyncClient, pool: StandIn) -> None:
     """The client treats any state except `starting` as the end of a prediction that it waited for.
 
     The test does not use that client, which allows half a second more than the wait.
@@ -169,9 +169,7 @@ async def test_a_wait_that_ends_before_the_job_tells_of_no_end(
     pool.may_finish.set()
 
 
-async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_errors_use_the_sent_field_names(wire: httpx.AsyncClient, pool: StandIn) -> None:
     async def refused(**body: Any) -> str:
         answer = await wire.post("/v1/predictions", json={"version": MODEL} | body)
         assert answer.status_code == 422, answer.text
@@ -216,7 +214,7 @@ async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, poo
     assert "disable_safety_checker" not in answer.headers[WARNINGS]
 
 
-async def test_an_unknown_model_is_told(
+async def test_unknown_model_is_reported(
     client: Client, wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     body = {"version": "nothing", "input": {"prompt": "a"}}

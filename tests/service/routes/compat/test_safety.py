@@ -82,7 +82,7 @@ async def ask(http: httpx.AsyncClient, name: str, prompt: str, **more: Any) -> h
 
 
 @pytest.mark.parametrize("name", [*READ, *LATER])
-async def test_a_refused_prompt_is_told_and_leaves_no_job(
+async def test_refused_prompt_returns_its_reason_and_creates_no_job(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue, name: str
 ) -> None:
     status, read = {**READ, **LATER}[name]
@@ -93,7 +93,7 @@ async def test_a_refused_prompt_is_told_and_leaves_no_job(
 
 
 @pytest.mark.parametrize("name", READ)
-async def test_refused_pixels_are_told_as_the_requests_fault(
+async def test_refused_pixels_are_client_errors(
     http: httpx.AsyncClient, pool: StandIn, name: str
 ) -> None:
     pool.failure = AFTER
@@ -157,7 +157,7 @@ async def test_a_refused_request_of_fals_has_no_result(
 
 
 @pytest.mark.parametrize(("prompt", "failure"), [("refuse", None), ("a hat", AFTER)])
-async def test_an_agent_is_told_why(
+async def test_agent_gets_the_reason(
     http: httpx.AsyncClient, pool: StandIn, prompt: str, failure: JobError | None
 ) -> None:
     pool.failure = failure

@@ -64,7 +64,7 @@ async def test_the_header_has_them(http: httpx.AsyncClient, pool: StandIn, name:
 
 
 @pytest.mark.parametrize("name", ["/sdapi/v1/txt2img"])
-async def test_there_is_no_header_without_warnings(
+async def test_no_header_without_warnings(
     http: httpx.AsyncClient, pool: StandIn, name: str
 ) -> None:
     assert NAME not in (await send(http, EXAMPLE_REQUESTS[name])).headers

@@ -60,7 +60,7 @@ async def test_units_become_controls(wire: httpx.AsyncClient, edges: StandIn) ->
     answer = await wire.post(PATH, json=body(*units))
     assert answer.status_code == 200, answer.text
     assert NAME not in answer.headers
-    depth, canny = edges.seen[0].request["control"]
+    depth, canny = edges.received[0].request["control"]
     assert await edges.store.get(depth.pop("image")) == picture()
     assert depth == {"name": "Depth map", "scale": 0.5, "start": 0.1, "end": 0.8}
     assert (canny["name"], canny["preprocess"], canny["scale"]) == ("canny", "canny", 1.0)
@@ -73,7 +73,7 @@ async def test_a_unit_without_an_image_takes_the_input(
     sent = body(unit, init_images=[INPUT], denoising_strength=0.5)
     answer = await wire.post("/sdapi/v1/img2img", json=sent)
     assert answer.status_code == 200, answer.text
-    request = edges.seen[0].request
+    request = edges.received[0].request
     assert await edges.store.get(request["control"][0]["image"]) == picture(size=(64, 64))
 
 
@@ -103,15 +103,13 @@ REFUSED: list[tuple[Any, str, str]] = [
 ]
 
 
-async def test_what_would_change_the_image_is_refused(
-    wire: httpx.AsyncClient, edges: StandIn
-) -> None:
+async def test_unsupported_units_are_rejected(wire: httpx.AsyncClient, edges: StandIn) -> None:
     for unit, field, message in REFUSED:
         answer = await wire.post(PATH, json=body(unit))
         assert answer.status_code == 422, answer.text
         error = answer.json()["errors"]
         assert f"alwayson_scripts.controlnet.args.0.{field}: " in error and message in error
-        assert not edges.seen
+        assert not edges.received
 
 
 @pytest.mark.parametrize("units", [[7], ["x"], [{}] * 17])
@@ -122,7 +120,7 @@ async def test_other_units_are_refused(
     assert answer.status_code == 422 and "controlnet" in answer.json()["errors"]
 
 
-async def test_a_model_without_controls_says_so(
+async def test_model_without_controls_is_reported(
     wire: httpx.AsyncClient, queue: Queue, sdxl: StandIn
 ) -> None:
     await queue.register("stand-in", SDXL.model_copy(update={"controls": {}}), ready=True)

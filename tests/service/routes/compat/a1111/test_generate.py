@@ -88,7 +88,7 @@ def image(size: tuple[int, int] = (64, 64)) -> Image.Image:
     return Image.open(io.BytesIO(picture(size=size)))
 
 
-async def test_txt2img_by_webuiapi_is_a_job_like_any_other(api: WebUIApi, sdxl: StandIn) -> None:
+async def test_txt2img_by_webuiapi_is_an_ordinary_job(api: WebUIApi, sdxl: StandIn) -> None:
     result = await asyncio.to_thread(
         api.txt2img,
         prompt="a cat",
@@ -102,7 +102,7 @@ async def test_txt2img_by_webuiapi_is_a_job_like_any_other(api: WebUIApi, sdxl: 
         width=64,
         height=96,
     )
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert [image.size for image in result.images] == [(SIZE_PX, SIZE_PX)] * 4
     assert result.info["all_seeds"] == [7, 8, 9, 10]
     assert result.parameters["prompt"] == "a cat"
@@ -130,10 +130,10 @@ async def test_cfg_scale_is_left_out_of_a_model_without_guidance(
     plain = SPEC.model_copy(update={"fields": fields, "defaults": defaults})
     async with StandIn(queue, store, plain) as pool:
         await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64, cfg_scale=7)
-    assert "guidance_scale" not in pool.seen[0].request
+    assert "guidance_scale" not in pool.received[0].request
 
 
-async def test_a_seed_of_minus_one_is_drawn(api: WebUIApi, sdxl: StandIn) -> None:
+async def test_seed_minus_one_is_random(api: WebUIApi, sdxl: StandIn) -> None:
     drawn = [
         (await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64)).info["seed"]
         for _ in range(2)
@@ -145,7 +145,7 @@ async def test_img2img_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     await asyncio.to_thread(
         api.img2img, images=[image()], prompt="a", width=64, height=64, denoising_strength=0.5
     )
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert job.request["strength"] == 0.5 and "mask_image" not in job.request
     sent = Image.open(io.BytesIO(await sdxl.store.get(job.request["image"])))
     assert sent.convert("RGB").tobytes() == image().convert("RGB").tobytes()
@@ -163,7 +163,7 @@ async def test_inpainting_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
         width=64,
         height=64,
     )
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert job.request["mask_image"] and job.request["strength"] == 0.75
 
 
@@ -175,7 +175,7 @@ async def post(wire: httpx.AsyncClient, body: dict[str, Any], of: str = "txt2img
 
 async def test_open_webuis_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     answer = await post(wire, OPEN_WEBUI)
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert len(answer["images"]) == job.images == 2
     assert base64.b64decode(answer["images"][0]).startswith(b"\x89PNG")
     assert job.request["guidance_scale"] == 4.5
@@ -183,26 +183,26 @@ async def test_open_webuis_request(wire: httpx.AsyncClient, sdxl: StandIn) -> No
 
 async def test_silly_taverns_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     answer = await post(wire, SILLY_TAVERN)
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert "atl_secret" not in json.dumps(answer)
     assert job.request["scheduler"] == {"name": "euler_ancestral"}
     assert "negative_prompt" not in job.request and "strength" not in job.request
 
 
-async def test_silly_taverns_request_where_nobody_chose_a_sampler(
+async def test_silly_tavern_request_without_a_sampler(
     wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
 ) -> None:
     unchosen = SILLY_TAVERN | {"sampler_name": "DDIM", "scheduler": "normal", "eta": 1}
     for name in ("sdxl-demo", MODEL):
         await post(wire, unchosen | {"override_settings": {"sd_model_checkpoint": name}})
-    assert sdxl.seen[0].request["scheduler"] == {"name": "ddim"}
-    assert "scheduler" not in pool.seen[0].request
+    assert sdxl.received[0].request["scheduler"] == {"name": "ddim"}
+    assert "scheduler" not in pool.received[0].request
 
 
 async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn) -> None:
     body = KRITA | {"init_images": [base64.b64encode(picture(size=(64, 64))).decode()]}
     await post(wire, body, "img2img")
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert job.request["scheduler"] == {"name": "ddim"} and job.request["strength"] == 0.5
 
 
@@ -212,9 +212,9 @@ async def test_weights_are_weights_where_the_model_knows_them(
     for name in ("sdxl-demo", MODEL):
         options = {"sd_model_checkpoint": name}
         await post(wire, {"prompt": "a (red:1.2) cat", "override_settings": options})
-    assert sdxl.seen[0].request["prompt_syntax"] == "weighted"
-    assert "prompt_syntax" not in pool.seen[0].request
-    assert pool.seen[0].request["prompt"] == "a (red:1.2) cat"
+    assert sdxl.received[0].request["prompt_syntax"] == "weighted"
+    assert "prompt_syntax" not in pool.received[0].request
+    assert pool.received[0].request["prompt"] == "a (red:1.2) cat"
 
 
 async def test_null_is_the_default_of_any_field(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
@@ -222,13 +222,13 @@ async def test_null_is_the_default_of_any_field(wire: httpx.AsyncClient, sdxl: S
     nulls = dict.fromkeys(TextToImage.model_fields)
     answer = await wire.post("/sdapi/v1/txt2img", json=nulls)
     assert answer.status_code == 200, answer.text
-    assert len(answer.json()["images"]) == sdxl.seen[0].images == 1
+    assert len(answer.json()["images"]) == sdxl.received[0].images == 1
 
 
-async def test_a_mask_that_is_empty_is_none(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+async def test_empty_mask_counts_as_absent(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     image = base64.b64encode(picture(size=(64, 64))).decode()
     await post(wire, {"init_images": [image], "mask": "", "mask_blur": 4}, "img2img")
-    assert "mask_image" not in sdxl.seen[0].request
+    assert "mask_image" not in sdxl.received[0].request
 
 
 async def test_a_refusal_proposes_a_value_of_the_fields_own_kind(
@@ -243,7 +243,7 @@ async def test_a_refusal_proposes_a_value_of_the_fields_own_kind(
 
 async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     body = {"prompt": "a", "send_images": False}
-    assert (await post(wire, body))["images"] == [] and len(sdxl.seen) == 1
+    assert (await post(wire, body))["images"] == [] and len(sdxl.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdx
         ("prompt", "<lora:nobody:1>"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_by_name(
+async def test_unsupported_field_is_named(
     wire: httpx.AsyncClient, sdxl: StandIn, field: str, value: Any
 ) -> None:
     body = {"prompt": "a", "sampler_name": "Euler a", field: value}
@@ -289,7 +289,7 @@ async def test_what_cannot_be_had_is_refused_by_name(
     problem = answer.json()
     assert set(problem) == {"error", "detail", "body", "errors"}
     assert field in problem["errors"].partition(":")[0], problem
-    assert not sdxl.seen
+    assert not sdxl.received
 
 
 async def test_no_field_of_another_api_is_proposed(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
@@ -309,15 +309,13 @@ async def test_euler_a_without_noise_is_euler(
         options = {"sd_model_checkpoint": "sdxl-demo"}
         fields = {"sampler_name": name, "eta": eta, "override_settings": options}
         await post(wire, fields)
-    names = [job.request["scheduler"]["name"] for job in sdxl.seen]
+    names = [job.request["scheduler"]["name"] for job in sdxl.received]
     assert names == ["euler", "euler", "euler_ancestral", "euler_ancestral"]
     await post(wire, {"sampler_name": "Euler a", "eta": 0})
-    assert "scheduler" not in pool.seen[0].request
+    assert "scheduler" not in pool.received[0].request
 
 
-async def test_extensions_that_are_off_are_passed_over(
-    wire: httpx.AsyncClient, sdxl: StandIn
-) -> None:
+async def test_disabled_extensions_are_ignored(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     off = {"ADetailer": {"args": [False]}, "ControlNet": {"args": []}, "a": {"args": [None]}}
     off |= {"b": [{"enabled": False}], "ADetailer": [True, False, {"ad_model": "None"}]}
     await post(wire, {"prompt": "a", "alwayson_scripts": off})
@@ -334,7 +332,7 @@ async def test_arguments_of_built_in_scripts_are_fields(
         "Seed": {"args": [7, False, -1, 0.5, 0, 0]},
     }
     await post(wire, {"prompt": "a", "steps": 4, "seed": -1, "alwayson_scripts": scripts})
-    request = sdxl.seen[0].request
+    request = sdxl.received[0].request
     assert (request["num_inference_steps"], request["seed"]) == (3, 7)
     assert request["scheduler"] == {
         "name": "dpmpp_2m",
@@ -348,19 +346,19 @@ async def test_forges_scale_of_distilled_guidance(
 ) -> None:
     scales = {"distilled_cfg_scale": 3.5, "cfg_scale": 1, "hr_distilled_cfg": 3.5}
     answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **scales})
-    assert sdxl.seen[0].request["guidance_scale"] == 1
+    assert sdxl.received[0].request["guidance_scale"] == 1
     assert "distilled_cfg_scale: has no effect" in answer.headers[NAME]
     spec = SDXL.model_copy(update={"fields": SDXL.fields | {"true_cfg_scale"}})
     await queue.register("stand-in", spec, ready=True)
     await post(wire, {"prompt": "a", **scales})
-    request = sdxl.seen[1].request
+    request = sdxl.received[1].request
     assert (request["guidance_scale"], request["true_cfg_scale"]) == (3.5, 1)
 
 
-async def test_a_model_of_a_flow_has_euler_alone(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_flow_models_accept_only_euler(wire: httpx.AsyncClient, pool: StandIn) -> None:
     for body in ({"sampler_name": "Euler", "scheduler": "Simple"}, {"scheduler": "Automatic"}, {}):
         await post(wire, {"prompt": "a", **body})
-    assert all("scheduler" not in job.request for job in pool.seen)
+    assert all("scheduler" not in job.request for job in pool.received)
     for body in ({"sampler_name": "LCM"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
         answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **body})
         assert answer.status_code == 422 and MODEL in answer.json()["detail"]
@@ -372,10 +370,10 @@ async def test_a_client_that_chose_no_sampler_makes_an_image_of_any_model(
     plain = await asyncio.to_thread(WebUIApi, baseurl=f"{wire.base_url}/sdapi/v1")
     made = await asyncio.to_thread(plain.txt2img, prompt="a cat", width=64, height=64)
     assert made.image.size == (SIZE_PX, SIZE_PX)
-    assert "scheduler" not in pool.seen[0].request
+    assert "scheduler" not in pool.received[0].request
 
 
-async def test_a_path_that_is_none_is_answered_in_the_same_form(wire: httpx.AsyncClient) -> None:
+async def test_unknown_path_has_the_same_error_format(wire: httpx.AsyncClient) -> None:
     answer = await wire.get("/sdapi/v1/nothing")
     assert answer.status_code == 404
     assert set(answer.json()) == {"error", "detail", "body", "errors"}

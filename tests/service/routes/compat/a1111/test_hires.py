@@ -46,20 +46,20 @@ async def api(wire: httpx.AsyncClient) -> WebUIApi:
 async def generate(wire: httpx.AsyncClient, pool: StandIn, **fields: Any) -> dict[str, Any]:
     answer = await wire.post("/sdapi/v1/txt2img", json={**SMALL, **fields})
     assert answer.status_code == 200, answer.text
-    return pool.seen[-1].request
+    return pool.received[-1].request
 
 
-async def test_webuiapi_asks_for_it(api: WebUIApi, pool: StandIn) -> None:
+async def test_webuiapi_enables_hires(api: WebUIApi, pool: StandIn) -> None:
     sent = {"width": 64, "height": 48, "enable_hr": True, "hr_scale": 1.5}
     await asyncio.to_thread(lambda: api.txt2img(prompt="a", denoising_strength=0.5, **sent))
-    assert pool.seen[0].request["hires"] == {
+    assert pool.received[0].request["hires"] == {
         "width": 96,
         "height": 80,
         "upscaler": "latent",
         "strength": 0.5,
         "num_inference_steps": 16,
     }
-    assert pool.seen[0].steps == 8 + 8
+    assert pool.received[0].steps == 8 + 8
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,7 @@ async def test_sizes_and_upscalers(
 
 @pytest.mark.parametrize("spec", [SDXL, REFINED], ids=["rounded up", "rounded down"])
 @pytest.mark.parametrize("strength", [0.1, 0.33, 0.7, 1.0])
-def test_the_second_pass_runs_as_many_steps_as_are_asked_for(
-    spec: ModelSpec, strength: float
-) -> None:
+def test_second_pass_runs_the_requested_steps(spec: ModelSpec, strength: float) -> None:
     roomy = spec.model_copy(update={"limits": spec.limits.model_copy(update={"max_steps": 1000})})
     for steps in (1, 7, 20):
         sent = {"enable_hr": True, "hr_second_pass_steps": steps, "denoising_strength": strength}
@@ -107,13 +105,13 @@ async def test_limits_count_the_steps_that_run(
         sent = {"enable_hr": True, "hr_second_pass_steps": 30, "denoising_strength": 0.1}
         hires = (await generate(wire, pool, **sent))["hires"]
         assert hires["num_inference_steps"] > LimitSettings().max_steps
-        assert pool.seen[-1].steps == 8 + 30
+        assert pool.received[-1].steps == 8 + 30
         many = {**SMALL, **sent, "hr_second_pass_steps": 201, "denoising_strength": 0.5}
         response = await wire.post("/sdapi/v1/txt2img", json=many)
         assert response.json()["errors"].startswith("hr_second_pass_steps: must leave at most 200")
 
 
-async def test_it_is_off_whatever_else_is_sent(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_hires_is_off_despite_other_fields(wire: httpx.AsyncClient, pool: StandIn) -> None:
     sent = {"enable_hr": False, "hr_upscaler": "Latent (nearest)", "hr_prompt": "b"}
     request = await generate(wire, pool, denoising_strength=0, **sent)
     assert not request.keys() & {"hires", "strength", "refiner"}
@@ -130,7 +128,7 @@ async def test_false_switches_a_models_default_off(
         for path, body in (("txt2img", {}), ("img2img", {"init_images": [IMAGE]})):
             answer = await wire.post(f"/sdapi/v1/{path}", json={**SMALL, **body, **sent})
             assert answer.status_code == 200, answer.text
-            assert len([*pool.seen[-1].passes()]) == passes
+            assert len([*pool.received[-1].passes()]) == passes
 
 
 async def test_the_refiner_is_the_models(wire: httpx.AsyncClient, pool: StandIn) -> None:
@@ -168,14 +166,14 @@ async def test_upscalers_are_listed(wire: httpx.AsyncClient, pool: StandIn) -> N
         ({"hr_cfg": 3, "cfg_scale": 2}, "hr_cfg", "the first pass's guidance"),
     ],
 )
-async def test_what_cannot_be_is_refused_by_its_name_there(
+async def test_invalid_field_has_its_api_name(
     wire: httpx.AsyncClient, pool: StandIn, fields: dict[str, Any], field: str, said: str
 ) -> None:
     response = await wire.post("/sdapi/v1/txt2img", json={**SMALL, "enable_hr": True, **fields})
     assert response.status_code == 422
     name, _, message = response.json()["errors"].partition(": ")
     assert name == field and said in message, response.json()
-    assert not pool.seen
+    assert not pool.received
 
 
 async def test_img2img_has_none(wire: httpx.AsyncClient, pool: StandIn) -> None:

@@ -54,7 +54,7 @@ def body(**further: Any) -> dict[str, Any]:
 
 async def input_image(pool: StandIn, field: str) -> Image.Image:
     """Load an input image of the last job."""
-    data = await pool.store.get(pool.seen[-1].request[field])
+    data = await pool.store.get(pool.received[-1].request[field])
     return Image.open(io.BytesIO(data))
 
 
@@ -70,7 +70,7 @@ async def test_webuiapi_redraws_the_masked_part_by_its_own_defaults(
     edge = 3 * 4  # three standard deviations of the mask's blur; Pillow's tails are shorter
     changed[20 - edge : 50 + edge, 30 - edge : 60 + edge] = False
     assert not changed.any()
-    (job,) = sdxl.seen
+    (job,) = sdxl.received
     assert (job.request["width"], job.request["height"]) == (64, 64)
     assert (
         (await input_image(sdxl, "image")).size
@@ -79,7 +79,7 @@ async def test_webuiapi_redraws_the_masked_part_by_its_own_defaults(
     )
 
 
-async def test_the_answer_has_what_was_made_inside_the_mask(
+async def test_response_has_the_generated_pixels_inside_the_mask(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     fields = body(mask_blur=0, inpainting_fill=1, batch_size=2)
@@ -97,7 +97,7 @@ async def test_the_answer_has_what_was_made_inside_the_mask(
     assert (await input_image(sdxl, "image")).tobytes() == part.tobytes()
 
 
-async def test_the_answer_keeps_the_recipe_of_what_was_made(
+async def test_response_keeps_the_recipe(
     wire: httpx.AsyncClient, sdxl: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = Recipe(generator="Atelier 1", request={"prompt": "a", "seed": 7})
@@ -107,13 +107,13 @@ async def test_the_answer_keeps_the_recipe_of_what_was_made(
     assert read_recipe(base64.b64decode(answer.json()["images"][0])) == recipe
 
 
-async def test_an_image_and_a_mask_that_nothing_changes_are_given_as_they_were_sent(
+async def test_unchanged_image_and_mask_are_sent_as_received(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     fields = body(**PLAIN)
     answer = await wire.post("/sdapi/v1/img2img", json=fields)
     assert base64.b64decode(answer.json()["images"][0]) == picture()
-    request = sdxl.seen[0].request
+    request = sdxl.received[0].request
     assert await sdxl.store.get(request["image"]) == base64.b64decode(fields["init_images"][0])
     assert await sdxl.store.get(request["mask_image"]) == base64.b64decode(fields["mask"])
 
@@ -153,13 +153,13 @@ async def test_the_whole_image_is_redrawn_under_a_mask_that_is_changed(
         ({"width": 10**9}, "width"),
     ],
 )
-async def test_what_a_mask_cannot_have_is_refused_by_name(
+async def test_unsupported_mask_options_are_named(
     wire: httpx.AsyncClient, sdxl: StandIn, further: dict[str, Any], field: str
 ) -> None:
     answer = await wire.post("/sdapi/v1/img2img", json=body(**further))
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"].startswith(f"{field}: ")
-    assert not sdxl.seen
+    assert not sdxl.received
 
 
 async def test_the_same_request_again_has_the_same_answer(
@@ -170,7 +170,7 @@ async def test_the_same_request_again_has_the_same_answer(
         await wire.post("/sdapi/v1/img2img", json=body(seed=7), headers=headers) for _ in range(2)
     ]
     assert answers[0].json()["images"] == answers[1].json()["images"]
-    assert len(sdxl.seen) == 1
+    assert len(sdxl.received) == 1
 
 
 async def test_sizes_that_are_left_out_are_the_models(

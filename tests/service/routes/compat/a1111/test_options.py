@@ -25,7 +25,7 @@ async def test_a_model_is_chosen_by_webuiapi(api: WebUIApi, sdxl: StandIn, pool:
     await asyncio.to_thread(api.util_set_model, "sdxl")
     assert await asyncio.to_thread(api.util_get_current_model) == "sdxl-demo"
     await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64)
-    assert len(sdxl.seen) == 1 and not pool.seen
+    assert len(sdxl.received) == 1 and not pool.received
 
 
 async def test_open_webui_sends_all_options_back(

@@ -40,13 +40,13 @@ async def test_a_file_may_say_nothing(api: WebUIApi) -> None:
     assert (result.info, result.parameters) == ("", {})
 
 
-async def test_what_is_no_image_is_refused(wire: httpx.AsyncClient) -> None:
+async def test_invalid_image_is_rejected(wire: httpx.AsyncClient) -> None:
     for image in ("%", "", base64.b64encode(b"no image").decode()):
         answer = await wire.post("/sdapi/v1/png-info", json={"image": image})
         assert answer.status_code == 422 and answer.json()["errors"].startswith("image: ")
 
 
-async def test_an_image_is_read_back_as_it_was_asked_for(api: WebUIApi, sdxl: StandIn) -> None:
+async def test_png_info_returns_the_request(api: WebUIApi, sdxl: StandIn) -> None:
     made = await asyncio.to_thread(api.txt2img, prompt="a cat", seed=7, width=64, height=64)
     (text,) = made.info["infotexts"]
     image = Image.open(io.BytesIO(picture()))

@@ -19,7 +19,7 @@ PATH = "/sdapi/v1/txt2img"
 PROGRESS = "/sdapi/v1/progress"
 
 
-async def test_nothing_runs(api: WebUIApi, pool: StandIn) -> None:
+async def test_progress_without_jobs(api: WebUIApi, pool: StandIn) -> None:
     await asyncio.to_thread(api.util_wait_for_ready)
     progress = await asyncio.to_thread(api.get_progress)
     assert (progress["progress"], progress["current_image"]) == (0, None)
@@ -60,12 +60,12 @@ async def test_a_job_is_interrupted(
     await asyncio.to_thread(getattr(api, way))
     answer = await request
     assert answer.status_code == 409 and answer.json()["error"] == "job_canceled"
-    job = await queue.get(pool.seen[0].id)
+    job = await queue.get(pool.received[0].id)
     assert job is not None and job.state is JobState.CANCELED
     pool.may_finish.set()
 
 
-async def test_one_of_several_images_cannot_be_skipped(
+async def test_skipping_one_of_several_images_is_rejected(
     wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     pool.may_finish.clear()
@@ -79,7 +79,7 @@ async def test_one_of_several_images_cannot_be_skipped(
 
 class TestOfOthers(Keyed):
     @pytest.mark.parametrize("tenant", ["acme", "zoo"])
-    async def test_nobody_sees_or_ends_anothers_job(
+    async def test_other_keys_cannot_read_or_interrupt_a_job(
         self, wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn, tenant: str
     ) -> None:
         """Another key of the same tenant has no access either."""

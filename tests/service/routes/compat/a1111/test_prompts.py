@@ -20,17 +20,17 @@ def test_adapters_leave_the_prompt() -> None:
     ]
 
 
-def test_one_that_is_named_twice_has_the_sum() -> None:
+def test_repeated_adapter_has_the_sum_of_its_scales() -> None:
     assert without_adapters("<lora:a:0.5><lora:a:0.25:0.25>")[1] == [{"name": "a", "scale": 0.75}]
 
 
 @pytest.mark.parametrize("prompt", ["a < b > c", " (a:1.2) ", "<lora>", "<:a>", ""])
-def test_other_prompts_stay_as_they_are(prompt: str) -> None:
+def test_other_prompts_are_unchanged(prompt: str) -> None:
     assert without_adapters(prompt) == (prompt, [])
 
 
 @pytest.mark.parametrize("prompt", ["<hypernet:a:1>", "<lora:a:b>", "<lora:a:1:2>"])
-def test_what_cannot_be_done_is_refused(prompt: str) -> None:
+def test_unsupported_syntax_is_rejected(prompt: str) -> None:
     with pytest.raises(Invalid):
         without_adapters(prompt)
 

@@ -36,7 +36,7 @@ KARRAS = {"use_karras_sigmas": True}
         ("EulerDiscreteScheduler", "Karras", {"name": "euler", **KARRAS}),
     ],
 )
-def test_names_mean_what_they_mean_there(
+def test_sampler_names_have_their_automatic1111_meaning(
     sampler: str | None, schedule: str | None, meant: dict[str, Any] | None
 ) -> None:
     assert scheduler_of(SDXL, sampler, schedule) == meant
@@ -46,9 +46,7 @@ def test_names_mean_what_they_mean_there(
     ("sampler", "schedule"),
     [("Heun", None), ("UniPC", None), ("Euler Blue", None), ("Euler a", "Karras"), ("Euler", "x")],
 )
-def test_what_the_model_lacks_is_refused_with_what_it_has(
-    sampler: str, schedule: str | None
-) -> None:
+def test_unsupported_sampler_lists_supported_ones(sampler: str, schedule: str | None) -> None:
     with pytest.raises(Invalid) as error:
         scheduler_of(SDXL, sampler, schedule)
     assert "Euler" in error.value.detail or "Automatic" in error.value.detail
@@ -66,7 +64,7 @@ def test_samplers_of_a_flow_keep_its_own_spacing() -> None:
         scheduler_of(flow, "DPM2", None)
 
 
-def test_eta_is_of_ddim_alone() -> None:
+def test_eta_applies_only_to_ddim() -> None:
     assert eta_of("DDIM", 0.5) == 0.5
     assert eta_of("Euler", 0.5) is None and eta_of("Euler a", 1.0) is None
     with pytest.raises(Invalid):

@@ -76,7 +76,7 @@ async def test_an_image_is_made_with_progress_and_a_link(
     arguments = {"prompt": "a cat", "seed": 7, "num_images": 2, "num_inference_steps": 4}
     async with agent(wire, mode) as client:
         result = await client.call_tool("generate_image", arguments, progress_callback=report)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert not result.is_error, texts(result)
     assert (job.request["seed"], job.request["prompt"], job.images) == (7, "a cat", 2)
     images = [item for item in result.content if isinstance(item, types.ImageContent)]
@@ -104,7 +104,7 @@ async def test_an_image_is_edited_by_its_jobs_id_or_as_a_file(
         for image in (f"{job_id}/1", job_id, base64.b64encode(picture()).decode()):
             result = await client.call_tool("edit_image", arguments | {"image": image})
             assert not result.is_error, texts(result)
-            sent = await store.get(pool.seen[-1].request["image"])
+            sent = await store.get(pool.received[-1].request["image"])
             assert Image.open(io.BytesIO(sent)).size == (SIZE_PX, SIZE_PX)
         missing = await client.call_tool("edit_image", arguments | {"image": f"{job_id}/7"})
     assert missing.is_error and "has 2 outputs" in texts(missing)[0]
@@ -129,7 +129,7 @@ async def test_models_are_listed_and_the_one_that_fits_is_taken(
     assert wrong.is_error and f"models for generate_image: {MODEL}" in texts(wrong)[0]
     models = (listed.structured_content or {})["models"]
     assert [model["name"] for model in models] == [MODEL, VIDEO.name]
-    assert not result.is_error and pool.seen[0].model == MODEL
+    assert not result.is_error and pool.received[0].model == MODEL
 
 
 async def test_the_images_of_a_request_decide_which_model_fits(
@@ -159,7 +159,7 @@ async def test_the_images_of_a_request_decide_which_model_fits(
         ):
             result = await client.call_tool(name, arguments)
             assert not result.is_error, texts(result)
-            assert len(worker.seen) == 1
+            assert len(worker.received) == 1
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_the_images_of_a_request_decide_which_model_fits(
         ("draw", {}, "available: generate_image"),
     ],
 )
-async def test_what_is_wrong_is_a_result_that_an_agent_can_learn_from(
+async def test_errors_are_readable_tool_results(
     wire: httpx.AsyncClient, pool: StandIn, name: str, arguments: dict[str, Any], said: str
 ) -> None:
     async with agent(wire) as client:
@@ -186,7 +186,7 @@ async def test_what_is_wrong_is_a_result_that_an_agent_can_learn_from(
     assert result.is_error and said in texts(result)[0], texts(result)
 
 
-async def test_a_failure_is_told(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_failure_is_a_tool_error(wire: httpx.AsyncClient, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="it came out as no image")
     async with agent(wire) as client:
         result = await client.call_tool("generate_image", {"prompt": "a"})
@@ -213,7 +213,7 @@ async def test_a_tool_that_is_canceled_cancels_its_job(
 
 
 async def _is_canceled(queue: Queue, pool: StandIn) -> bool:
-    job = await queue.get(pool.seen[0].id)
+    job = await queue.get(pool.received[0].id)
     return job is not None and job.state is JobState.CANCELED
 
 
@@ -245,12 +245,12 @@ async def test_a_message_has_the_bounds_of_any_body(
     assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
 
 
-async def test_there_are_no_sessions_and_no_streams_to_listen_to(wire: httpx.AsyncClient) -> None:
+async def test_no_sessions_and_no_event_streams(wire: httpx.AsyncClient) -> None:
     answer = await wire.get("/mcp", headers={"Accept": "text/event-stream"})
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"
 
 
-async def test_without_the_extra_it_says_so(
+async def test_missing_extra_is_reported(
     wire: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -266,7 +266,7 @@ class TestWithKeys(Keyed):
         owner, other = (await keys.create("acme"))[1], (await keys.create("zoo"))[1]
         async with agent(wire, key=owner) as client:
             made = await client.call_tool("generate_image", {"prompt": "a"})
-        assert pool.seen[0].tenant == "acme"
+        assert pool.received[0].tenant == "acme"
         job_id = (made.structured_content or {})["job"]
         arguments = {"prompt": "a", "image": job_id, "width": 64, "height": 64}
         async with agent(wire, key=other) as client:

@@ -32,7 +32,7 @@ async def test_the_answer_is_an_image_in_markdown(client: AsyncOpenAI, pool: Sta
     assert choice.message.content == f"![image]({IMAGE})" and choice.finish_reason == "stop"
     assert made.object == "chat.completion" and made.model == MODEL
     assert made.usage is not None and made.usage.completion_tokens == 6 * 4
-    assert pool.seen[0].request["prompt"] == "a cat"
+    assert pool.received[0].request["prompt"] == "a cat"
 
 
 async def test_modalities_with_image_put_it_into_message_images(
@@ -46,7 +46,7 @@ async def test_modalities_with_image_put_it_into_message_images(
         extra = choice.message.model_extra or {}
         assert extra["images"] == [{"type": "image_url", "image_url": {"url": IMAGE}}]
         assert choice.message.content == ""
-    assert pool.seen[0].request["num_inference_steps"] == 7
+    assert pool.received[0].request["num_inference_steps"] == 7
 
 
 async def test_images_of_the_last_message_are_inputs(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -63,7 +63,7 @@ async def test_images_of_the_last_message_are_inputs(client: AsyncOpenAI, pool: 
         user(parts),
     ]
     raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.request["prompt"] == "make it blue\nand round"
     assert await pool.store.get(job.request["image"]) == picture(size=(64, 96))
     assert await pool.store.get(job.request["reference_images"][0]) == picture()
@@ -85,7 +85,7 @@ async def test_fields_for_language_models_are_warnings(client: AsyncOpenAI, pool
     warnings = {w["field"]: w["message"] for w in json.loads(raw.text)["warnings"]}
     names = {"temperature", "max_tokens", "response_format", "chat_id", "image_config.image_size"}
     assert warnings.keys() == names
-    assert pool.seen[0].metadata == {"chat": "1", "user": "ada"}
+    assert pool.received[0].metadata == {"chat": "1", "user": "ada"}
 
 
 @pytest.mark.parametrize(("ratio", "size"), [("1:1", (64, 64)), ("16:9", (96, 48))])
@@ -97,7 +97,7 @@ async def test_an_aspect_ratio_selects_a_size(
         messages=[user("a cat")],
         extra_body={"image_config": {"aspect_ratio": ratio}},
     )
-    request = pool.seen[0].request
+    request = pool.received[0].request
     width, height = request["width"], request["height"]
     assert abs(width / height - size[0] / size[1]) < 0.35 and width * height <= 128 * 128
 
@@ -176,14 +176,14 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
 ]
 
 
-async def test_what_is_refused_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_invalid_request_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
     for body, param, message in REFUSED:
         answer = await wire.post(PATH, json=body)
         assert answer.status_code in (400, 404), answer.text
         error = answer.json()["error"]
         assert message in error["message"], error
         assert param is None or error["param"] == param
-        assert not pool.seen
+        assert not pool.received
 
 
 async def test_the_sdk_raises_its_own_error(client: AsyncOpenAI, pool: StandIn) -> None:

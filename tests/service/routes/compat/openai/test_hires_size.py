@@ -7,7 +7,7 @@ from service.jobs.model.job import Job
 from service.routes.compat.openai.image_answers import image_properties, tokens_of
 
 
-def test_size_and_tokens_are_those_of_the_image_that_is_drawn() -> None:
+def test_size_and_tokens_are_of_the_final_image() -> None:
     hires = {"width": 128, "height": 96}
     request = {"width": 64, "height": 48, "hires": hires, "output": {"format": "png"}, "image": "a"}
     job = Job(id="j", model="m", bucket="b", request=request)

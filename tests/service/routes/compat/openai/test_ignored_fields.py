@@ -59,10 +59,10 @@ async def test_the_client_gets_the_warnings(client: AsyncOpenAI, pool: StandIn) 
     assert raw.headers[NAME] == "style: has no effect; describe the style in the prompt"
     (warning,) = json.loads(raw.text)["warnings"]
     assert warning["field"] == "style"
-    assert pool.seen[0].metadata == {"user": "ada"}
+    assert pool.received[0].metadata == {"user": "ada"}
 
 
-async def test_so_does_the_client_of_a_stream(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_streaming_client_gets_the_warnings(client: AsyncOpenAI, pool: StandIn) -> None:
     async with client.images.with_streaming_response.generate(
         prompt="a cat", style="vivid", stream=True
     ) as stream:
@@ -79,7 +79,7 @@ async def test_a_transparent_background_is_refused_by_name(
         await client.images.edit(
             image=("a.png", picture(), "image/png"), prompt="a", background="transparent"
         )
-    assert not pool.seen
+    assert not pool.received
 
 
 async def test_numbered_files_and_empty_ones_of_a_form(
@@ -92,7 +92,7 @@ async def test_numbered_files_and_empty_ones_of_a_form(
     ]
     answer = await wire.post("/v1/images/edits", data={"prompt": "a cat"}, files=files)
     assert answer.status_code == 200, answer.text
-    (job,) = pool.seen
+    (job,) = pool.received
     assert await pool.store.get(job.request["image"]) == picture(size=(64, 64))
     (reference,) = job.request["reference_images"]
     assert await pool.store.get(reference) == picture(size=(32, 32))
@@ -113,5 +113,5 @@ async def test_a_byte_order_mark_before_json(
         headers = {"Content-Type": "application/json"}
         answer = await wire.post("/v1/images/generations", content=body, headers=headers)
         assert answer.status_code == 200, answer.text
-        assert pool.seen[0].request["seed"] == 2**64 - 1
+        assert pool.received[0].request["seed"] == 2**64 - 1
         assert answer.json()["data"][0]["seed"] == 2**64 - 1

@@ -50,7 +50,7 @@ async def test_partial_images_come_before_the_finished_one(
     assert base64.b64decode(last.b64_json) == picture()
     assert last.type == "image_generation.completed" and last.usage.output_tokens == 6 * 4
     assert (last.size, last.output_format) == ("96x64", "png")
-    assert pool.seen[0].previews == wanted  # made by the worker however short the job is
+    assert pool.received[0].previews == wanted  # made by the worker however short the job is
 
 
 async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -87,7 +87,7 @@ async def test_a_job_is_canceled_when_its_stream_is_left_unless_it_may_come_back
     )
     await anext(aiter(stream))
     await stream.close()
-    job_id = pool.seen[0].id
+    job_id = pool.received[0].id
 
     async def has_ended() -> bool:
         job = await queue.get(job_id)

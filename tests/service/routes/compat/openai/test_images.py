@@ -35,7 +35,7 @@ def opened(b64_json: str | None) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(b64_json)))
 
 
-async def test_images_come_in_base64_and_are_a_job_like_any_other(
+async def test_images_are_base64_and_an_ordinary_job(
     client: AsyncOpenAI, pool: StandIn, queue: Queue
 ) -> None:
     made = await client.images.generate(
@@ -53,7 +53,7 @@ async def test_images_come_in_base64_and_are_a_job_like_any_other(
     assert (made.size, made.output_format, made.background) == ("64x96", "webp", "opaque")
     assert made.usage.output_tokens == 2 * 4 * 6
     assert made.usage.total_tokens == made.usage.input_tokens + made.usage.output_tokens
-    (job,) = pool.seen
+    (job,) = pool.received
     fields = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
     assert fields == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
     assert (job.request["seed"], job.steps, job.images) == (7, 2 * 3, 2)
@@ -91,7 +91,7 @@ async def test_qualities_are_presets_where_the_model_has_them(
     client: AsyncOpenAI, pool: StandIn, quality: Any, preset: str | None
 ) -> None:
     await client.images.generate(prompt="a cat", quality=quality)
-    assert pool.seen[0].request.get("quality") == preset
+    assert pool.received[0].request.get("quality") == preset
 
 
 async def test_an_edit_redraws_where_the_mask_is_transparent(
@@ -108,7 +108,7 @@ async def test_an_edit_redraws_where_the_mask_is_transparent(
     )
     assert made.data is not None and opened(made.data[0].b64_json).size == (SIZE_PX, SIZE_PX)
     assert made.size == "64x96"
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["strength"], job.request["num_inference_steps"]) == (0.5, 4)
     assert await pool.store.get(job.request["image"]) == image
     mask = Image.open(io.BytesIO(await pool.store.get(job.request["mask_image"])))
@@ -127,14 +127,14 @@ async def test_a_mask_by_both_names_is_refused(client: AsyncOpenAI, pool: StandI
 
 async def test_a_list_with_one_image_is_that_image(client: AsyncOpenAI, pool: StandIn) -> None:
     await client.images.edit(image=[("a.png", picture(), "image/png")], prompt="a cat")
-    assert await pool.store.get(pool.seen[0].request["image"]) == picture()
+    assert await pool.store.get(pool.received[0].request["image"]) == picture()
 
 
 async def test_further_images_of_a_list_are_references(client: AsyncOpenAI, pool: StandIn) -> None:
     files = [picture(size=(side, side)) for side in (64, 32, 48)]
     sent = [(f"{number}.png", file, "image/png") for number, file in enumerate(files)]
     await client.images.edit(image=sent, prompt="a cat")
-    request = pool.seen[0].request
+    request = pool.received[0].request
     keys = [request["image"], *request["reference_images"]]
     assert [await pool.store.get(key) for key in keys] == files
     with pytest.raises(BadRequestError) as error:
@@ -167,12 +167,12 @@ async def test_an_edit_has_its_images_scaled_size_where_the_model_scales(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # there
-async def test_a_variation_is_of_the_image_alone(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_variation_uses_only_the_image(client: AsyncOpenAI, pool: StandIn) -> None:
     made = await client.images.create_variation(
         image=("a.png", picture(size=(64, 64)), "image/png"), n=2, response_format="b64_json"
     )
     assert made.data is not None and len(made.data) == 2
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.request["prompt"], job.request["strength"]) == ("", 0.6)
 
 
@@ -202,7 +202,7 @@ async def test_a_variation_is_of_the_image_alone(client: AsyncOpenAI, pool: Stan
         ({"output": {"lossy": True}, "output_format": "jpeg"}, "output.lossy", "no such field"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_by_name(
+async def test_unsupported_request_is_named(
     client: AsyncOpenAI, pool: StandIn, asked: dict[str, Any], param: str, said: str
 ) -> None:
     with pytest.raises(BadRequestError) as error:
@@ -213,13 +213,11 @@ async def test_what_cannot_be_served_is_refused_by_name(
     assert said in error.value.message
 
 
-async def test_a_format_may_stand_beside_what_else_a_file_holds(
-    client: AsyncOpenAI, pool: StandIn
-) -> None:
+async def test_output_format_merges_with_output_options(client: AsyncOpenAI, pool: StandIn) -> None:
     await client.images.generate(
         prompt="a cat", output_format="jpeg", extra_body={"output": {"metadata": False}}
     )
-    output = pool.seen[0].request["output"]
+    output = pool.received[0].request["output"]
     assert (output["format"], output["metadata"]) == ("jpeg", False)
 
 
@@ -234,7 +232,7 @@ async def test_a_mask_without_transparency_is_refused(client: AsyncOpenAI, pool:
     assert error.value.param == "mask"
 
 
-async def test_a_model_of_masks_alone_asks_for_one_as_openais_are(
+async def test_inpainting_model_requests_an_openai_mask(
     client: AsyncOpenAI, queue: Queue, store: Store
 ) -> None:
     async with StandIn(queue, store, INPAINTING.model_copy(update={"tasks": ("inpainting",)})):
@@ -244,28 +242,26 @@ async def test_a_model_of_masks_alone_asks_for_one_as_openais_are(
     assert "transparent" in error.value.message and "mask_image" not in error.value.message
 
 
-async def test_a_model_that_is_none_is_not_found(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_unknown_model_is_not_found(client: AsyncOpenAI, pool: StandIn) -> None:
     with pytest.raises(NotFoundError) as error:
         await client.images.generate(model="dall-e-3", prompt="a cat")
     assert (error.value.code, error.value.param) == ("model_not_found", "model")
     assert MODEL in error.value.message
 
 
-async def test_a_body_that_is_none_is_a_bad_request(wire: httpx.AsyncClient) -> None:
+async def test_malformed_body_is_a_bad_request(wire: httpx.AsyncClient) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await wire.post("/v1/images/generations", content=b"[", headers=headers)
     assert answer.status_code == 400 and set(answer.json()) == {"error"}
 
 
-async def test_a_job_that_fails_is_an_error_that_nobody_repeats(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_failed_job_is_not_retried_by_clients(wire: httpx.AsyncClient, pool: StandIn) -> None:
     pool.failure = JobError(code="out_of_memory", message="too large")
     async with openai_client(str(wire.base_url), max_retries=2) as client:
         with pytest.raises(APIStatusError) as error:
             await client.images.generate(prompt="a cat")
     assert (error.value.status_code, error.value.code) == (500, "out_of_memory")
-    assert len(pool.seen) == 1
+    assert len(pool.received) == 1
 
 
 async def test_a_repeat_with_the_same_key_is_the_same_job(
@@ -274,7 +270,7 @@ async def test_a_repeat_with_the_same_key_is_the_same_job(
     same = {"Idempotency-Key": "k"}
     first = await client.images.generate(prompt="a cat", extra_headers=same)
     second = await client.images.generate(prompt="a cat", extra_headers=same)
-    assert first == second and len(pool.seen) == 1
+    assert first == second and len(pool.received) == 1
     with pytest.raises(APIStatusError) as error:
         await client.images.generate(prompt="a dog", extra_headers=same)
     assert error.value.status_code == 409
@@ -289,7 +285,7 @@ async def test_a_job_whose_client_left_is_canceled(
     request.cancel()
 
     async def is_canceled() -> bool:
-        job = await queue.get(pool.seen[0].id)
+        job = await queue.get(pool.received[0].id)
         return job is not None and job.state is JobState.CANCELED
 
     await eventually(is_canceled)

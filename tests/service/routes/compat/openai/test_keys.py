@@ -35,16 +35,16 @@ def client_with(wire: httpx.AsyncClient, key: str) -> AsyncOpenAI:
     return openai_client(str(wire.base_url), key)
 
 
-async def test_a_job_is_its_keys_tenants_and_its_link_is_anybodys(
+async def test_job_is_private_to_its_tenant_and_its_link_is_public(
     wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
 ) -> None:
     _, key = await keys.create("acme")
     async with client_with(wire, key) as client:
         made = await client.images.generate(prompt="a cat", response_format="url")
-    assert pool.seen[0].tenant == "acme"
+    assert pool.received[0].tenant == "acme"
     assert made.data is not None and made.data[0].url is not None
     assert (await wire.get(made.data[0].url)).status_code == 200
-    assert (await wire.get(f"/v1/jobs/{pool.seen[0].id}/outputs/0")).status_code == 401
+    assert (await wire.get(f"/v1/jobs/{pool.received[0].id}/outputs/0")).status_code == 401
 
 
 async def test_a_wrong_key_is_an_authentication_error(

@@ -28,7 +28,7 @@ async def test_the_output_is_an_image(client: AsyncOpenAI, pool: StandIn) -> Non
     assert item.result == base64.b64encode(picture("WEBP")).decode()
     assert (item.size, item.output_format) == ("64x96", "webp")
     assert made.usage is not None and made.usage.output_tokens == 4 * 6
-    request = pool.seen[0].request
+    request = pool.received[0].request
     assert (request["prompt"], request["width"], request["height"]) == ("a cat", 64, 96)
 
 
@@ -48,7 +48,7 @@ async def test_messages_and_results_of_earlier_calls_are_inputs(
         input=[{"role": "user", "content": "a cat"}, call, {"role": "user", "content": content}],
         tools=[TOOL],
     )
-    (job,) = pool.seen
+    (job,) = pool.received
     assert job.request["prompt"] == "make it blue"
     assert await pool.store.get(job.request["image"]) == picture(size=(64, 96))
     assert await pool.store.get(job.request["reference_images"][0]) == picture()
@@ -156,13 +156,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-async def test_what_is_refused_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_invalid_request_is_named(wire: httpx.AsyncClient, pool: StandIn) -> None:
     for body, param, message in REFUSED:
         answer = await wire.post(PATH, json={"input": "a cat", "tools": [TOOL], **body})
         assert answer.status_code == 400, answer.text
         error = answer.json()["error"]
         assert message in error["message"] and error["param"] == param, error
-        assert not pool.seen
+        assert not pool.received
 
 
 async def test_the_sdk_raises_its_own_error(client: AsyncOpenAI, pool: StandIn) -> None:

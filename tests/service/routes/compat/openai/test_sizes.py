@@ -15,7 +15,7 @@ LIMITS = LimitSettings()
 
 
 @pytest.mark.parametrize("size", ["", "64", "64x", "x64", "64×64", "64X64", "-1x64", "64x64x64"])
-def test_what_is_no_size_is_refused(size: str) -> None:
+def test_invalid_size_is_rejected(size: str) -> None:
     with pytest.raises(Invalid):
         sides_of(size)
 

@@ -42,7 +42,7 @@ async def test_a_video_is_created_polled_and_fetched(client: AsyncOpenAI, pool: 
     assert video.created_at <= video.completed_at < video.expires_at
     content = await client.videos.download_content(video.id)
     assert content.content == clip("mp4", 5)
-    (job,) = pool.seen
+    (job,) = pool.received
     assert (job.id, job.request["seed"]) == (video.id, 7)
     assert (job.request["width"], job.request["height"]) == (64, 96)
 
@@ -72,18 +72,18 @@ async def test_seconds_are_the_nearest_number_of_frames(
     client: AsyncOpenAI, pool: StandIn, seconds: Any, frames: int
 ) -> None:
     await client.videos.create_and_poll(**a_cat(), seconds=seconds)
-    assert pool.seen[0].request["num_frames"] == frames
+    assert pool.received[0].request["num_frames"] == frames
 
 
 async def test_a_form_has_numbers_and_objects_as_json(client: AsyncOpenAI, pool: StandIn) -> None:
     further = a_cat(num_frames=9, scheduler='{"name": "unipc", "solver_order": 3}')
     await client.videos.create_and_poll(**further, model="wan-demo")
-    request = pool.seen[0].request
+    request = pool.received[0].request
     assert request["num_frames"] == 9
     assert request["scheduler"] == {"name": "unipc", "solver_order": 3}
 
 
-async def test_it_may_begin_with_an_image(
+async def test_video_may_begin_with_an_image(
     client: AsyncOpenAI, wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     """The client sends a file. Other programs send URLs, which the client cannot."""
@@ -104,7 +104,7 @@ async def test_it_may_begin_with_an_image(
         assert stored is not None and await pool.store.get(stored.request["image"]) == image
 
 
-async def test_the_client_is_told_when_to_ask_again(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_response_has_a_polling_interval(client: AsyncOpenAI, pool: StandIn) -> None:
     pool.may_finish.clear()
     video = await client.videos.create(**a_cat())
     assert video.status in ("queued", "in_progress") and video.progress < 100
@@ -117,7 +117,7 @@ async def test_the_client_is_told_when_to_ask_again(client: AsyncOpenAI, pool: S
     assert (await client.videos.poll(video.id)).status == "completed"
 
 
-async def test_a_list_has_pages_in_both_orders_and_videos_alone(
+async def test_video_list_has_pages_in_both_orders(
     client: AsyncOpenAI, queue: Queue, store: Store, pool: StandIn
 ) -> None:
     made = [(await client.videos.create(**a_cat())).id for _ in range(3)]
@@ -132,7 +132,9 @@ async def test_a_list_has_pages_in_both_orders_and_videos_alone(
         assert error.value.param == "after"
 
 
-async def test_an_image_is_no_video(client: AsyncOpenAI, queue: Queue, store: Store) -> None:
+async def test_image_job_is_not_listed_as_a_video(
+    client: AsyncOpenAI, queue: Queue, store: Store
+) -> None:
     async with StandIn(queue, store):
         await client.images.generate(prompt="a cat")
         job_id = (await queue.list(limit=1))[0].id
@@ -142,7 +144,7 @@ async def test_an_image_is_no_video(client: AsyncOpenAI, queue: Queue, store: St
     assert f"/v1/jobs/{job_id}" in error.value.message
 
 
-async def test_a_deleted_video_is_gone(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_deleted_video_is_not_found(client: AsyncOpenAI, pool: StandIn) -> None:
     video = await client.videos.create_and_poll(**a_cat())
     gone = await client.videos.delete(video.id)
     assert (gone.id, gone.deleted, gone.object) == (video.id, True, "video.deleted")
@@ -162,7 +164,7 @@ async def test_a_remix_has_the_same_seed_settings_and_image(
     second = await client.videos.remix(first.id, prompt="a dog")
     second = await client.videos.poll(second.id)
     assert second.remixed_from_video_id == first.id and second.prompt == "a dog"
-    original, remix = (job.request for job in pool.seen)
+    original, remix = (job.request for job in pool.received)
     differs = {name for name in original if original[name] != remix[name]}
     assert differs == {"prompt", "image"}
     assert await pool.store.get(remix["image"]) == await pool.store.get(original["image"])
@@ -209,7 +211,7 @@ async def test_a_canceled_job_is_a_failed_video(
         ({"seconds": 3600, "fps": 1e308}, "fps", "a whole number"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_by_name(
+async def test_unsupported_request_is_named(
     client: AsyncOpenAI, pool: StandIn, asked: dict[str, Any], param: str, said: str
 ) -> None:
     with pytest.raises(BadRequestError) as error:
@@ -250,7 +252,7 @@ async def test_mlperf_gets_bytes_or_a_link(
         "/v1/videos/generations", json=MLPERF | {"response_format": response_format}
     )
     view = answer.json()
-    (job,) = pool.seen
+    (job,) = pool.received
     assert view["video_id"] == job.id and job.request["num_frames"] == 17
     if response_format == "video_bytes":
         data = base64.b64decode(view["video_bytes"])
@@ -262,14 +264,14 @@ async def test_mlperf_gets_bytes_or_a_link(
 @pytest.mark.parametrize(
     ("field", "value"), [("latent_path", "/a.pt"), ("output_format", "avi"), ("seconds", -1)]
 )
-async def test_mlperf_is_told_what_is_not_served(
+async def test_unsupported_mlperf_field_is_named(
     wire: httpx.AsyncClient, pool: StandIn, field: str, value: Any
 ) -> None:
     answer = await wire.post("/v1/videos/generations", json=MLPERF | {field: value})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == field
 
 
-async def test_who_leaves_a_video_that_it_can_ask_for_again_cancels_nothing(
+async def test_disconnect_does_not_cancel_a_pollable_video(
     client: AsyncOpenAI, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()

@@ -48,7 +48,7 @@ def test_the_first_model_that_is_ready_is_chosen(open_page: Open) -> None:
     expect(models).to_have_value(MODEL)
 
 
-def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:
+def test_video_plays_and_downloads(page: Page, tmp_path: Path) -> None:
     card = make(page, num_frames=9, fps=4, seed=7)
     expect(card).to_have_attribute("data-state", "succeeded")
     video = card.locator("video")
@@ -66,7 +66,7 @@ def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:
     assert (tmp_path / "clip.mp4").read_bytes()[4:8] == b"ftyp"
 
 
-def test_the_shown_colours_are_the_clip_s(page: Page) -> None:
+def test_player_colours_match_the_video(page: Page) -> None:
     """The tolerance covers the browser's transfer curves and color management."""
     make(page)
     page.wait_for_function("() => document.querySelector('video')?.readyState >= 2")
@@ -171,7 +171,7 @@ def test_a_scheduler_with_its_options(page: Page, url: str) -> None:
     expect(page.get_by_label("flow shift")).to_have_value("3.5")
 
 
-def test_a_mistake_is_shown_where_it_was_made(page: Page) -> None:
+def test_error_is_shown_at_its_field(page: Page) -> None:
     page.fill("#prompt", "a star")
     page.fill("#num_frames", "6")
     page.click("#generate")
@@ -185,7 +185,7 @@ def test_a_mistake_is_shown_where_it_was_made(page: Page) -> None:
     expect(page.locator("#scheduler-error")).to_contain_text("at most 3")
 
 
-def test_first_and_last_picture(page: Page, url: str, tmp_path: Path) -> None:
+def test_first_and_last_image(page: Page, url: str, tmp_path: Path) -> None:
     for colour in ("red", "blue"):
         Image.new("RGB", (32, 32), colour).save(tmp_path / f"{colour}.png")
     expect(page.locator("#last_image-drop")).to_be_hidden()

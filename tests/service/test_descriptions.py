@@ -156,11 +156,11 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_nothing_is_left_unsaid(rule: Callable[[Document], list[str]]) -> None:
+def test_everything_is_described(rule: Callable[[Document], list[str]]) -> None:
     assert rule(described()) == [], rule.__doc__
 
 
-def test_what_is_left_unsaid_is_found() -> None:
+def test_missing_descriptions_are_detected() -> None:
     document = copy.deepcopy(described())
     listed = document["paths"]["/v1/jobs"]["get"]
     del listed["parameters"][0]["description"]

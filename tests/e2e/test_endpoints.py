@@ -193,14 +193,14 @@ def video(http: httpx.Client) -> tuple[bytes, str]:
 
 
 @pytest.mark.parametrize("door", IMAGE_DOORS)
-def test_an_image_has_the_same_pixels_through_every_door(
+def test_image_has_equal_pixels_at_every_endpoint(
     http: httpx.Client, image: tuple[bytes, str], door: str
 ) -> None:
     assert digest_of_pixels(IMAGE_DOORS[door](http)) == image[1]
 
 
 @pytest.mark.parametrize("door", VIDEO_DOORS)
-def test_a_video_has_the_same_bytes_through_every_door(
+def test_video_has_equal_bytes_at_every_endpoint(
     http: httpx.Client, video: tuple[bytes, str], door: str
 ) -> None:
     """MP4 is lossy, so pixels are compared by the digest of the newest job."""

@@ -11,8 +11,8 @@ from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from service.jobs.storage.object_store import Store
 from tests.service.jobs.conftest import Connect, connect
-from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
+from tests.workers.running_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 
 __all__ = ["connect"]
@@ -51,7 +51,7 @@ async def test_a_slow_pool_leaves_a_tight_deadline_to_a_faster_one(
         assert claim.job.id == tight.id
 
 
-async def test_it_takes_it_when_the_faster_one_has_left(
+async def test_slow_worker_takes_the_job_after_the_faster_one_left(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     await a_faster_pool(queue, step_s=1e-12)
@@ -65,7 +65,7 @@ async def test_it_takes_it_when_the_faster_one_has_left(
         assert (await ended(queue, tight)).state == "succeeded"
 
 
-async def test_the_fastest_takes_it(
+async def test_fastest_worker_takes_the_job(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     await a_faster_pool(queue, step_s=1e6)  # by name only

@@ -8,9 +8,9 @@ from service.jobs.model.job import JobState
 from service.jobs.operations import Pause
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
+from tests.workers.running_worker import at_work, has_step
 from tests.workers.toy import ToyPipeline
 
 DRAIN = Pause(by="op", at=1.0, drains=True)
@@ -18,7 +18,7 @@ ENDLESS = 200_000
 """Number of steps of a job that does not end within a test."""
 
 
-async def test_what_runs_is_put_aside_and_goes_on(
+async def test_running_job_is_suspended_and_resumes(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(num_inference_steps=ENDLESS)

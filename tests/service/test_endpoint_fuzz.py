@@ -27,9 +27,9 @@ from tests.service.compatible_requests import (
     create_video_job,
     spec_of,
 )
+from tests.service.concurrent_client import PROMPT
 from tests.service.harmless import harmless, neighbour_of
 from tests.service.library_phrases import library_phrases
-from tests.service.neighbour import PROMPT
 from tests.service.standin import VIDEO, StandIn
 
 BOUNDARY = "b"
@@ -133,7 +133,7 @@ async def http(
 
 
 def attackers_jobs(pool: StandIn) -> list[Job]:
-    return [job for job in pool.seen if job.request["prompt"] != PROMPT]
+    return [job for job in pool.received if job.request["prompt"] != PROMPT]
 
 
 def test_every_operation_with_a_body_is_attacked(app: FastAPI) -> None:
@@ -150,7 +150,9 @@ def test_every_operation_with_a_body_is_attacked(app: FastAPI) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLE_REQUESTS)
-async def test_what_is_right_is_taken(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
+async def test_valid_requests_are_accepted(
+    http: httpx.AsyncClient, pool: StandIn, name: str
+) -> None:
     example = EXAMPLE_REQUESTS[name]
     answer = await http.post(example.path, **_arguments(example))
     assert answer.status_code < 300, answer.text
@@ -164,7 +166,7 @@ def _arguments(example: ExampleRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", JSONS)
-async def test_wrong_values_are_told(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
+async def test_wrong_values_are_rejected(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
     example = JSONS[name]
     for path, (label, value) in itertools.product(places(example.json), VALUES.items()):
         content = json.dumps(put(example.json, path, value))
@@ -174,7 +176,7 @@ async def test_wrong_values_are_told(http: httpx.AsyncClient, pool: StandIn, nam
 
 
 @pytest.mark.parametrize("name", JSONS)
-async def test_broken_json_is_told(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
+async def test_broken_json_is_rejected(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
     example = JSONS[name]
     valid = json.dumps(example.json)
     bodies = [valid[:cut] for cut in range(0, len(valid), max(1, len(valid) // 40))]
@@ -190,7 +192,7 @@ async def test_broken_json_is_told(http: httpx.AsyncClient, pool: StandIn, name:
 
 
 @pytest.mark.parametrize("name", FORMS)
-async def test_wrong_parts_are_told(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
+async def test_wrong_parts_are_rejected(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
     example = FORMS[name]
     texts = {label: value for label, value in VALUES.items() if isinstance(value, str)}
     for part, (label, text) in itertools.product([*example.form, "unheard_of"], texts.items()):
@@ -207,7 +209,7 @@ async def test_wrong_parts_are_told(http: httpx.AsyncClient, pool: StandIn, name
 
 
 @pytest.mark.parametrize("name", FORMS)
-async def test_broken_forms_are_told(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
+async def test_broken_forms_are_rejected(http: httpx.AsyncClient, pool: StandIn, name: str) -> None:
     example = FORMS[name]
     valid, headers = form_of(example), _arguments(example)["headers"]
     bodies = [valid[:cut] for cut in range(0, len(valid) - 8, max(1, len(valid) // 40))]

@@ -1,4 +1,4 @@
-"""Chaos with Prometheus: `python -m tests.chaos.watched --minutes 10 --seed 7`.
+"""Chaos with Prometheus: `python -m tests.chaos.monitored --minutes 10 --seed 7`.
 
 Afterwards the ledger's files, Prometheus and the clients, which count independently, must agree.
 Front ends are spared, because their counters of answers would restart with them; the ledger's sums
@@ -191,7 +191,7 @@ def faults_of(run: Watched) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.watched", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.monitored", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="of chaos (default: 10)")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one)")
     args = parser.parse_args()

@@ -79,7 +79,7 @@ def mixed(family: str) -> list[Fields]:
     Two have weighted prompts, which share batches with plain prompts.
     """
     entry = EVERY[family]
-    base, turns, scale = entry.least_request, entry.company, entry.scale
+    base, turns, scale = entry.least_request, entry.batch_variants, entry.scale
     caches = (
         "planned" if entry.step_plans else "exact",
         "cached" if entry.step_caches else "exact",
@@ -128,7 +128,7 @@ async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> l
     return [await one(engine, fields) for fields in requests]
 
 
-async def test_company_changes_no_bit(
+async def test_batching_changes_no_bit(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
     """Engines of four slots and of one run one row at a time; the first reuses encoded prompts.
@@ -158,7 +158,7 @@ def reused_prompts(pipeline: Pipeline) -> float:
     return REGISTRY.get_sample_value("atelier_prompt_encodings_total", labels) or 0.0
 
 
-async def test_a_padded_batch_is_alike_at_every_place(
+async def test_padded_batch_is_equal_at_every_position(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
     """Each row's step runs at each place, with others and with copies of itself.
@@ -194,7 +194,7 @@ def stepped(engine: Engine, rows: list[Row], places: int = ROWS) -> list[bytes]:
     return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
 
 
-async def test_what_fast_batching_tells_is_what_it_does(
+async def test_fast_batching_reports_its_actual_difference(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The reported levels are the difference between the images of its batch sizes."""

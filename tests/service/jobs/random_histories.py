@@ -17,7 +17,7 @@ from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
 from tests.service.jobs.history import History, a_spec
-from tests.service.jobs.life_model import Life
+from tests.service.jobs.job_model import Life
 from tests.service.jobs.order_model import Offer
 from tests.service.jobs.queue_model import MICRO
 from tests.service.jobs.strategies import (
@@ -378,12 +378,12 @@ class Lives(History):
         leases = self.held.keys.get("leases", {})
         retention = {"retention_s": LAPSED_S} if forgets else {}
         queue = self.queue(twice, **retention)
-        deleted = self.given if deletes else set()
+        deleted = self.returned if deletes else set()
         answer = set(self.follow(queue.reap(deleted)))
         for _ in range(1 + twice):
             expected = self.model.reap(leases, deleted, forgets)
         assert answer == expected
-        self.given = answer
+        self.returned = answer
 
     def be_silent(self) -> None:
         """Let leases lapse while no reaper runs, so that no worker could renew them. The jobs are

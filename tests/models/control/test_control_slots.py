@@ -61,7 +61,7 @@ def test_images_of_a_union_are_read_in_one_run_of_every_step() -> None:
     np.testing.assert_allclose(steps[0].values[SCALES], [0.7, 1, 0, 0], rtol=1e-6)
 
 
-def test_an_image_alone_in_its_run_has_its_strength_and_share_of_the_steps() -> None:
+def test_single_union_image_has_its_scale_and_interval() -> None:
     steps = UNION.steps(
         [Step(StepProgram("unet"), {})] * 2, [RequestedControl("pose", 0.8, 0.5, 1.0, PIXELS)]
     )

@@ -74,7 +74,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     responses += [await queue.finish(first, [an_output(first.job)], USAGE)]
     responses += [await queue.spent(first, ClaimUsage(USAGE.device_seconds + 1, 0.5))]
     responses += [await queue.fail(second, FAILURE), await queue.fail(third, FAILURE, retry=True)]
-    held = [Preemptible(fourth.job.id, fourth.fence, left_s=60, pictures=1)]
+    held = [Preemptible(fourth.job.id, fourth.fence, left_s=60, image_count=1)]
     full = FullPool("pool", MODEL, slots=5, free=0, soonest_s=60, held=held)
     responses += [await queue.preempt(full, ratio=4, room_s=60)]
     responses += [
@@ -203,7 +203,7 @@ def plain(job: Job) -> dict[str, object]:
     return job.model_dump() | TIMES | {"deaths": deaths}
 
 
-async def test_a_life_with_lost_answers_is_the_same(
+async def test_job_lifecycle_with_lost_responses(
     queue: Queue,
     hasty: Queue,
     connect: Connect,
@@ -224,7 +224,7 @@ async def test_a_life_with_lost_answers_is_the_same(
     assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
 
 
-async def test_what_a_reap_without_an_answer_took_is_counted_by_the_next_one(
+async def test_lost_reap_response_is_counted_by_the_next_one(
     hasty: Queue, connect: Connect, redis_url: str, tmp_path: Path
 ) -> None:
     await hasty.put(a_job())
@@ -240,7 +240,7 @@ async def test_what_a_reap_without_an_answer_took_is_counted_by_the_next_one(
         await shaky.close()
 
 
-async def test_a_claim_without_an_answer_is_what_the_next_one_gives(
+async def test_lost_claim_response_is_returned_by_the_next_one(
     queue: Queue, connect: Connect, redis_url: str, tmp_path: Path
 ) -> None:
     """Redis was unreachable after the claim, for longer than clients retry."""

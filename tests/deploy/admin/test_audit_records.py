@@ -44,7 +44,7 @@ class Commands:
 
     def __init__(self, capsys: Capsys, redis_url: str, folder: Path) -> None:
         self._capsys, self._url, self._folder = capsys, redis_url, folder
-        self._seen = set[str]()
+        self._previous_ids = set[str]()
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         at = ("--redis", self._url, "--state", str(self._folder))
@@ -55,8 +55,8 @@ class Commands:
     def act(self, *arguments: str) -> AuditRecord:
         """Run a command and return the single audit record that it adds."""
         self(*arguments)
-        (record,) = [entry for entry in self.left() if entry.id not in self._seen]
-        self._seen |= {entry.id for entry in self.left()}
+        (record,) = [entry for entry in self.left() if entry.id not in self._previous_ids]
+        self._previous_ids |= {entry.id for entry in self.left()}
         return record
 
     def left(self) -> list[AuditRecord]:
@@ -168,7 +168,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Arg
 
 
 @pytest.mark.parametrize("group", ["keys", "tenants", "aliases", "webhooks", "backup"])
-def test_whatever_changes_something_takes_a_reason(group: str) -> None:
+def test_every_mutating_command_requires_a_reason(group: str) -> None:
     command = dict(parsers(atelier.parser()))[group]
     for name, subparser in parsers(command):
         assert ("--reason" in subparser.format_help()) is (name not in READS), name
@@ -209,7 +209,7 @@ async def a_process(*arguments: str, **variables: str) -> tuple[int | None, str,
 
 
 @pytest.mark.processes
-async def test_a_command_elsewhere_is_in_the_log_of_the_installation(
+async def test_command_on_another_machine_is_audited_centrally(
     redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     """A process with another store audits to Redis, under the operating system's user, not

@@ -58,7 +58,7 @@ async def test_the_setting_is_kept(
         await _leave(address, name, pool)
 
         async def is_over() -> bool:
-            job = await queue.get(pool.seen[0].id)
+            job = await queue.get(pool.received[0].id)
             assert job is not None
             return not front.waits.all and (job.state is JobState.CANCELED) is cancels
 
@@ -66,11 +66,11 @@ async def test_the_setting_is_kept(
         pool.may_finish.set()
 
         async def has_ended() -> bool:
-            job = await queue.get(pool.seen[0].id)
+            job = await queue.get(pool.received[0].id)
             return job is not None and job.state.ended
 
         await eventually(has_ended)
-    job = await queue.get(pool.seen[0].id)
+    job = await queue.get(pool.received[0].id)
     assert job is not None
     assert job.state is (JobState.CANCELED if cancels else JobState.SUCCEEDED)
 

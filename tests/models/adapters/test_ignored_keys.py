@@ -69,7 +69,7 @@ WITHOUT_EFFECT: dict[str, tuple[Arrays, str]] = {
 
 
 @pytest.mark.parametrize("case", WITHOUT_EFFECT)
-def test_keys_without_effect_are_passed_over_with_a_warning(case: str, tmp_path: Path) -> None:
+def test_ignored_keys_give_a_warning(case: str, tmp_path: Path) -> None:
     arrays, warning = WITHOUT_EFFECT[case]
     summary = inspected(tmp_path, matrices(Q) | arrays)
     assert summary.ignored == tuple(arrays)
@@ -110,7 +110,7 @@ def test_adapters_of_image_to_video_work_on_text_to_video(name: str, tmp_path: P
     assert summary.networks == ("transformer",)
 
 
-def test_a_file_of_absent_layers_alone_is_no_adapter(tmp_path: Path) -> None:
+def test_file_with_only_absent_layers_is_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "a.safetensors", matrices("blocks.0.cross_attn.k_img"))
     with pytest.raises(AdapterError, match="no low-rank layers at all"):
         inspect(file, published("wan"))

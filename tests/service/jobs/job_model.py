@@ -27,7 +27,7 @@ class Life:
     """The client's idempotency key."""
     promised_s: float
     """Predicted device-seconds at submission."""
-    seen: Counter[tuple[str, str]]
+    observed: Counter[tuple[str, str]]
     """Number of (transition, script) pairs, over all jobs."""
     state: JobState | None = None
     attempts: int = 0
@@ -54,7 +54,7 @@ class Life:
     state."""
     settled: tuple[int, str, Any] | None = None
     """(fence, call, response) of the last claim that ended itself."""
-    told: tuple[int, int] | None = None
+    reported: tuple[int, int] | None = None
     shown: tuple[int, int] | None = None
     """(fence, step) of the last progress and preview."""
     events: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Life:
     def move(self, name: str, script: str) -> None:
         move = MOVES[name]
         assert self.state in move.before and script in move.scripts, (name, script, self.state)
-        self.seen[name, script] += 1
+        self.observed[name, script] += 1
         self.deaths += [(self.pool or "", self.step)] * move.deaths
         self.state = move.after
         self.attempts += move.attempts
@@ -71,9 +71,9 @@ class Life:
         if move.is_requeue:
             self.step, self.is_started = self.kept, False
         if move.event:
-            self.events.append((move.event, self._told()))
+            self.events.append((move.event, self._reported_step()))
 
-    def _told(self) -> dict[str, Any] | None:
+    def _reported_step(self) -> dict[str, Any] | None:
         if self.state is RUNNING:
             return {"pool": self.pool, "attempt": self.attempts}
         return None if self.state is JobState.FAILED else {}

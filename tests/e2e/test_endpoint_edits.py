@@ -227,14 +227,14 @@ def edited_in_part(http: httpx.Client, edited: str) -> str:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_an_edit_has_the_same_pixels_through_every_door(
+def test_edit_has_equal_pixels_at_every_endpoint(
     http: httpx.Client, edited: str, door: str
 ) -> None:
     assert digest_of_pixels(DOORS[door](http)) == edited
 
 
 @pytest.mark.parametrize("door", MASKED_DOORS)
-def test_an_edit_in_part_has_the_same_pixels_through_every_door(
+def test_masked_edit_has_equal_pixels_at_every_endpoint(
     http: httpx.Client, edited_in_part: str, door: str
 ) -> None:
     assert digest_of_pixels(MASKED_DOORS[door](http)) == edited_in_part

@@ -19,9 +19,9 @@ from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.tenants import TenantSettings
 from tests.hostile_images import video
-from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import at_work, has_step
 from tests.workers.toy import ToyPipeline
 
 LIMITS = TenantSettings(device_seconds_per_hour=1e6)
@@ -58,7 +58,7 @@ async def goes_on_elsewhere(queue: Queue, layout: Layout, store: Store, job: Job
     assert await charged(queue, job) == pytest.approx(job.usage.device_seconds, abs=ROUNDED_S)
 
 
-async def test_an_attempt_that_died(
+async def test_usage_of_a_crashed_attempt(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=20)
@@ -110,7 +110,7 @@ async def test_an_attempt_that_failed(
 
 
 @pytest.mark.parametrize("how", ["canceled", "deleted", "expired"])
-async def test_what_is_compiled_for_a_job_that_left(
+async def test_compilation_for_a_canceled_job_is_charged(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, how: str
 ) -> None:
     """The compilation is charged, and counts as running until it is over."""
@@ -157,7 +157,7 @@ async def test_a_drain_does_not_wait_for_compilers(
     assert job.attempts == 0
 
 
-async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
+async def test_known_bucket_may_need_another_compilation(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Another scheduler, for example, needs new programs.

@@ -30,14 +30,14 @@ def generate(system: System, *arguments: str) -> list[Path]:
     return [Path(line) for line in process.stdout.splitlines()]
 
 
-def test_each_model_is_told_when_it_is_ready(system: System, folders: Files) -> None:
+def test_each_model_logs_its_readiness(system: System, folders: Files) -> None:
     assert system.url
     models = [line.split()[0] for line in system.lines if " is ready at " in line]
     assert sorted(models[:-1]) == sorted(folders)
     assert models[-1] == "Atelier"
 
 
-def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
+def test_cli_saves_videos_in_each_format(system: System, tmp_path: Path) -> None:
     options = ("--model", "videos", "--seed", "3")
     for name, codec in (("clip.mp4", "h264"), ("clip.webm", "vp9"), ("clip.gif", "gif")):
         assert generate(system, *options, "-o", str(tmp_path / name)) == [tmp_path / name]
@@ -51,7 +51,7 @@ def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
         assert frame.size == (32, 48)
 
 
-def test_curl_gets_a_clip_and_parts_of_it(system: System) -> None:
+def test_curl_gets_a_video_and_byte_ranges(system: System) -> None:
     with httpx.Client(base_url=system.url, trust_env=False, timeout=END_S) as http:
         body = {"model": "videos", "prompt": "a star", "seed": 3}
         response = http.post("/v1/generate", json=body, headers={"Accept": "video/mp4"})

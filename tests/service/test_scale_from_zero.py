@@ -12,7 +12,7 @@ from tests.service.standin import MODEL, SPEC
 BACKLOG = ("atelier_queue_backlog_device_seconds", MODEL)
 
 
-async def test_work_is_seen_while_no_pool_is_there(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_backlog_is_exported_without_pools(http: httpx.AsyncClient, queue: Queue) -> None:
     metrics = await samples(http)
     assert metrics["atelier_queue_up",] == 1
     assert BACKLOG not in metrics, "no series before a model is registered"

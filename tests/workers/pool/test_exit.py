@@ -46,7 +46,7 @@ def pool(
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-async def test_what_never_ends_is_left(
+async def test_hanging_worker_is_aborted(
     pool: tuple[subprocess.Popen[bytes], Path], queue: Queue, signals: int
 ) -> None:
     """Without a time limit, each of these stages would block the process for ever."""
@@ -78,7 +78,7 @@ sys.stdin.read()
 """
 
 
-def test_who_hears_of_ends_is_left_alone() -> None:
+def test_signal_handler_disables_the_forced_exit() -> None:
     """A follower reports the signal to the first process of the slice, and works until it may
     exit."""
     command = [sys.executable, "-c", WITH_A_HANDLER]
@@ -98,7 +98,7 @@ def ports() -> Iterator[tuple[int, int]]:
         yield first, second
 
 
-async def test_who_has_not_begun_leaves_at_once(
+async def test_starting_process_exits_at_once(
     tmp_path: Path, flux_folder: Path, ports: tuple[int, int]
 ) -> None:
     """The process waits for Redis, then for another host in a library that blocks its main

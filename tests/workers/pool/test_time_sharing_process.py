@@ -18,12 +18,12 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from tests.families.suite import SUITE
-from tests.workers.at_work import has_step
 from tests.workers.jobs import ended, pixels, reached
 from tests.workers.polling import until
 from tests.workers.pool.test_process import ENDLESS, toml
 from tests.workers.pool.test_several import queue_has
 from tests.workers.pool_process import PoolProcess
+from tests.workers.running_worker import has_step
 
 LEASE_S = 3
 REQUESTS = {name: SUITE[name].least_request for name in ("flux", "sdxl")}
@@ -89,7 +89,7 @@ async def put(queue: Queue, model: str, seed: int = 0, steps: int = 3) -> Job:
 
 
 @pytest.mark.timeout(900)  # two starts, and both pipelines compiled once more without a worker
-async def test_two_families_draw_by_turns_what_each_draws_alone(
+async def test_two_time_shared_families_match_separate_ones(
     start: Callable[[], PoolProcess], queue: Queue, folders: dict[str, Path], state_dir: Path
 ) -> None:
     pool, store = start(), Store(str(state_dir / "outputs"))
@@ -107,7 +107,7 @@ async def test_two_families_draw_by_turns_what_each_draws_alone(
         assert levels.max() <= 2, "coarsely compiled programs round otherwise"
 
 
-async def test_a_long_job_makes_way_and_goes_on(
+async def test_long_job_is_preempted_and_resumes(
     start: Callable[[], PoolProcess], queue: Queue
 ) -> None:
     pool = start()
@@ -126,7 +126,7 @@ async def test_a_long_job_makes_way_and_goes_on(
     assert await pool.exit_code() == 0
 
 
-async def test_a_kill_in_the_middle_of_a_swap_loses_nothing(
+async def test_kill_during_a_swap_loses_no_job(
     start: Callable[[], PoolProcess], queue: Queue, state_dir: Path
 ) -> None:
     pool, store = start(), Store(str(state_dir / "outputs"))

@@ -65,7 +65,7 @@ def test_variants_are_held_to_every_axis() -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_draws_what_one_device_draws(
+def test_layout_matches_one_device(
     name: str, pipeline: Pipeline, drawing: tuple[Any, list[np.ndarray], np.ndarray]
 ) -> None:
     prepared, steps, pixels = drawing
@@ -76,7 +76,7 @@ def test_a_layout_draws_what_one_device_draws(
     assert_alike(actual, pixels)
 
 
-def test_the_picture_is_diffusers(
+def test_image_matches_diffusers(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray]
 ) -> None:
     """Compare with the entry's reference. tests/parity has many more cases."""
@@ -85,7 +85,7 @@ def test_the_picture_is_diffusers(
 
 
 @pytest.mark.parametrize("spoiled", ["prompt", "seed"])
-def test_another_request_draws_another_picture(
+def test_other_request_gives_another_image(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
 ) -> None:
     """Prove that the tolerances distinguish images."""

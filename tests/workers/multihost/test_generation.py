@@ -21,7 +21,7 @@ from models.interface.pipeline import Pipeline, generate, split_sound
 from tests import coarse, compile_cache
 from tests.families.adapters import Loras, asking, merged, scaled
 from tests.families.suite import EVERY, images_of, loaded, settings_of
-from tests.workers.multihost.drawing import FILES, read
+from tests.workers.multihost.generation import FILES, read
 from tests.workers.multihost.processes import reserved_port
 from tests.workers.multihost.tiny import CFG, asked, assert_same, made, of_suite
 
@@ -160,7 +160,7 @@ def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
     """Start the processes, and yield the exit code of each when it has ended."""
     variables = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
     variables |= compile_cache.environment()
-    main = (sys.executable, "-m", "tests.workers.multihost.drawing")
+    main = (sys.executable, "-m", "tests.workers.multihost.generation")
     arguments = (str(folder / "cases.json"), str(folder))
     processes = []
     with reserved_port() as port:
@@ -213,7 +213,7 @@ def expected(
 
 @pytest.mark.timeout(1800)  # all cases run before the first: minutes on a busy machine
 @pytest.mark.parametrize("name", CASES)
-def test_a_slice_of_two_processes_draws_what_one_device_draws(
+def test_slice_of_two_processes_matches_one_device(
     name: str, drawn: Path, expected: Callable[[str, str], np.ndarray]
 ) -> None:
     family, _, more, _ = CASES[name]

@@ -56,7 +56,7 @@ def drawn(pipeline: Pipeline) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=["one device", "four devices"])
-def test_equal_weights_lie_once_and_draw_what_each_draws_alone(
+def test_equal_weights_are_shared_without_changing_images(
     sources: dict[str, Path], mesh: dict[str, Any]
 ) -> None:
     devices = jax.devices()[: 4 if mesh else 1]
@@ -115,7 +115,7 @@ def test_settings_that_contradict_each_other_are_refused(
         PoolSettings(model="flux", **fields)
 
 
-def test_models_of_other_families_come_by_turns(sources: dict[str, Path]) -> None:
+def test_models_of_other_families_are_swapped(sources: dict[str, Path]) -> None:
     """Each model is loaded on demand, as if it were alone."""
     models = together.pool_models(
         Settings(
@@ -158,7 +158,7 @@ def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:
     assert 0 < held(alone, "tuned") < alone
 
 
-def test_what_was_not_equal_after_all_is_refused_with_the_numbers(sources: dict[str, Path]) -> None:
+def test_memory_is_checked_again_after_sharing(sources: dict[str, Path]) -> None:
     devices = jax.devices()[:1]
     slices = together.plan_slices("p", of(sources, "tuned"), devices)
     together.check_memory("p", slices, devices, 0)

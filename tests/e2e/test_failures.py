@@ -31,7 +31,7 @@ def start_long_job(client: Client, **fields: int) -> str:
     return str(job["id"])
 
 
-def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None:
+def test_job_survives_a_pool_crash(start: Start, state: Path) -> None:
     system = start(ATELIER_QUEUE__LEASE_S="3600", ATELIER_QUEUE__REAP_EVERY_S="0.5")
     with Client(system.url) as client:
         while not system.kill_pool(state, start_long_job(client)):
@@ -43,7 +43,7 @@ def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None
         assert len(client.job()["outputs"]) == 4
 
 
-def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: Start) -> None:
+def test_supervisor_kill_leaves_no_process_and_loses_no_job(start: Start) -> None:
     variables = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
     system = start(**variables)
     with Client(system.url) as client:
@@ -77,7 +77,7 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
     assert not is_alive(worker)
 
 
-def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) -> None:
+def test_killed_redis_restarts_and_running_jobs_continue(start: Start, state: Path) -> None:
     system = start()
     with Client(system.url) as client:
         start_long_job(client)
@@ -94,7 +94,7 @@ def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) 
     manifest.write_text(sound)
 
 
-def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
+def test_occupied_port_is_reported(checkpoint: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = str(holder.getsockname()[1])
         process = subprocess.run(
@@ -108,7 +108,7 @@ def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
     assert "--port" in process.stderr
 
 
-def test_a_model_that_cannot_be_served_leaves_the_others_alone(
+def test_unservable_model_does_not_stop_others(
     start: Start, checkpoint: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken"
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_served_leaves_the_others_alone(
     assert system.process.poll() is None
 
 
-def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> None:
+def test_invalid_checkpoint_exits_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model_index.json").write_text('{"_class_name": "AudioPipeline"}')
     system = System(tmp_path, "--model", f"odd={tmp_path / 'model'}")
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> No
         system.close()
 
 
-def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start) -> None:
+def test_overlapping_crashes_change_no_image(start: Start) -> None:
     """Pool, Redis and front end are killed in pairs, then the supervisor, during jobs of four
     images each."""
     settings = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}

@@ -42,7 +42,7 @@ def expected(http: httpx.Client) -> bytes:
     return pixels(response.content)
 
 
-def test_a_job_to_ask_for_later(http: httpx.Client, expected: bytes) -> None:
+def test_accepted_job_can_be_polled(http: httpx.Client, expected: bytes) -> None:
     accepted = http.post("/v1/generate", json=BODY)
     assert accepted.status_code == 202
     address = accepted.headers["location"]
@@ -59,7 +59,7 @@ def test_the_finished_job_at_once(http: httpx.Client, expected: bytes) -> None:
     assert pixels(http.get(answer.json()["outputs"][0]["url"]).content) == expected
 
 
-def test_the_events_as_they_happen(http: httpx.Client) -> None:
+def test_events_are_streamed(http: httpx.Client) -> None:
     headers = {"Accept": "text/event-stream"}
     with http.stream("POST", "/v1/generate", json=BODY, headers=headers) as answer:
         lines = [line.partition(": ") for line in answer.iter_lines()]
@@ -93,7 +93,7 @@ def test_the_shell(system: System, tmp_path: Path, expected: bytes) -> None:
     assert pixels(file.read_bytes()) == expected
 
 
-def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> None:
+def test_two_images_from_an_input_image(system: System, tmp_path: Path) -> None:
     source, file = tmp_path / "source.png", tmp_path / "made.webp"
     Image.new("RGB", (80, 60), "red").save(source)
     options = ("--image", source, "--strength", "0.5", "--steps", "4", "--num-images", "2")
@@ -113,9 +113,7 @@ def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> Non
         (["--image", "nowhere.png"], 2, "nowhere.png"),
     ],
 )
-def test_the_shell_says_what_is_wrong(
-    system: System, arguments: list[str], code: int, said: str
-) -> None:
+def test_shell_reports_errors(system: System, arguments: list[str], code: int, said: str) -> None:
     process = generate(system, "a star", *arguments)
     assert (process.returncode, process.stdout) == (code, "")
     assert said in process.stderr

@@ -38,7 +38,7 @@ async def stored_job(queue: Queue, claim: Claim) -> Job:
     return job
 
 
-async def test_what_dead_attempts_took_counts_once(queue: Queue, hasty: Queue) -> None:
+async def test_usage_of_crashed_attempts_counts_once(queue: Queue, hasty: Queue) -> None:
     first = await claimed(hasty)
     for device_s in (1, 3, 2):  # reports may arrive out of order
         assert await queue.progress(first, 5, 28, spent=ClaimUsage(device_s, 0.5))
@@ -51,7 +51,7 @@ async def test_what_dead_attempts_took_counts_once(queue: Queue, hasty: Queue) -
 
 
 @pytest.mark.parametrize("how", ["release", "retry"])
-async def test_what_an_attempt_took_that_went_back(queue: Queue, how: str) -> None:
+async def test_usage_of_a_released_attempt(queue: Queue, how: str) -> None:
     first = await claimed(queue)
     if how == "release":
         assert await queue.release(first, spent=ClaimUsage(3, 0.5))
@@ -82,7 +82,7 @@ async def test_a_job_that_ends_badly_pays(queue: Queue, hasty: Queue, how: str) 
     assert await device_seconds(queue, claim) == (3, 2, 3)
 
 
-async def test_what_is_compiled_on_is_charged_when_it_is_told(queue: Queue) -> None:
+async def test_late_compilation_is_charged(queue: Queue) -> None:
     claim = await claimed(queue)
     await queue.renew([claim], [ClaimUsage(1, 1)])
     await queue.cancel(claim.job.id)
@@ -116,7 +116,7 @@ async def test_a_claim_that_is_over_is_charged_with_its_job(queue: Queue) -> Non
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_who_has_compiled_and_left_comes_last(queue: Queue, late: bool) -> None:
+async def test_tenant_of_a_canceled_compilation_goes_last(queue: Queue, late: bool) -> None:
     for _ in range(3):  # tags are kept only while jobs are queued
         await queue.put(a_job(tenant="idle", cost=1000, priority=0))
     claim = await claimed(queue, tenant="a", priority=2)

@@ -51,11 +51,11 @@ def refused(source: str, error: type[Exception], message: str, out: Path | None 
 
 
 @pytest.mark.parametrize("source", ["s3://bucket/flux", "gs://bucket/sdxl.safetensors"])
-def test_nothing_is_written_into_an_object_store(source: str) -> None:
+def test_no_file_is_written_to_an_object_store(source: str) -> None:
     refused(source, ConfigError, "object store; give --out FILE")
 
 
-def test_a_single_file_has_no_file_of_presets_beside_it(tmp_path: Path) -> None:
+def test_single_file_needs_an_output_file(tmp_path: Path) -> None:
     file = tmp_path / "sdxl.safetensors"
     file.touch()
     refused(str(file), ConfigError, "single file; give --out FILE")
@@ -65,7 +65,7 @@ def test_a_folder_has_one(tmp_path: Path) -> None:
     assert default_presets_path(str(tmp_path)) == tmp_path / FILE
 
 
-def test_a_file_that_cannot_be_written_is_refused_and_what_can_stays(tmp_path: Path) -> None:
+def test_unwritable_output_is_rejected_and_existing_file_kept(tmp_path: Path) -> None:
     source = "s3://bucket/flux"
     for out in (tmp_path, tmp_path / "none" / "out.json"):
         refused(source, CheckpointError, "no presets can be written there", out)

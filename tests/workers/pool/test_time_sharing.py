@@ -20,9 +20,9 @@ from service.jobs.operations import Pause, Sleep
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
-from tests.workers.at_work import has_step
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.running_worker import has_step
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.pool.process import run_all
@@ -50,7 +50,7 @@ LONG = 10 * CHECK_EVERY_S
         ("a", 0.0, {"b": CHECK_EVERY_S / 2}, None),
     ],
 )
-def test_whose_turn_it_is(
+def test_next_model_is_chosen_by_waiting_work(
     present: str | None, left_s: float, waiting: dict[str, float], expected: str | None
 ) -> None:
     assert next_model(present, left_s, waiting) == expected
@@ -106,7 +106,7 @@ def present(workers: dict[str, Worker]) -> list[str]:
     return [name for name, worker in workers.items() if not worker.engine.weights.is_offloaded]
 
 
-async def test_jobs_of_both_are_made_as_each_alone_makes_them(
+async def test_time_shared_models_match_separate_ones(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     swaps = {name: swapped(name) for name in NAMES}
@@ -128,7 +128,7 @@ def swapped(model: str) -> float:
     return REGISTRY.get_sample_value("atelier_model_swaps_total", {"model": model}) or 0.0
 
 
-async def test_a_long_job_is_put_aside_and_goes_on(
+async def test_long_job_is_suspended_and_resumes(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with by_turns(layout, queue, store) as workers:
@@ -209,7 +209,7 @@ async def test_weights_that_cannot_come_end_the_process(
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
-async def test_an_idle_pool_sleeps_until_a_job_comes(
+async def test_idle_worker_sleeps_until_a_job_arrives(
     layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
 ) -> None:
     async with by_turns(layout, queue, store, names=names) as workers:
@@ -276,7 +276,7 @@ class Idle:
     clear_jobs = announce = interrupt = offload_weights
 
 
-async def test_a_wish_for_one_worker_is_one_for_all_and_is_fulfilled_once() -> None:
+async def test_sleep_request_applies_once_to_one_worker() -> None:
     """Each model has its own worker. Only one of them gets the request to sleep."""
     time_sharing, first = TimeSharedModels(0.0), Idle("one")
 
@@ -305,7 +305,7 @@ async def test_a_wish_for_one_worker_is_one_for_all_and_is_fulfilled_once() -> N
     running.cancel()
 
 
-def test_a_pool_that_cannot_sleep_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_sleep_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     time_sharing = ResidentModels()
     for _ in range(3):
         time_sharing.apply_sleep("one", Sleep(by="op", at=1.0))
