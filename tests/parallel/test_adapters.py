@@ -64,6 +64,8 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
         denoiser = loras.names.networks[0].network
         for number in range(ROWS):
             loras.make(f"{number}", (16, 4)[number % 2], only=[denoiser] if number % 3 else [])
+        loras.make("dora", only=[denoiser], kind="dora")
+        loras.make("lokr", only=[denoiser], kind="lokr")
         fields = {**plain.spec.defaults, **SUITE[family].request}
         return Model(plain, loras, fields)
 
@@ -72,14 +74,15 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def drawn(adapters: Any) -> Any:
-    """Pipeline of a family with two adapters in its banks, a request, and one device's rows and
-    pixels.
-    """
+    """Pipeline of a family with adapters in its banks, a request, one device's rows and pixels."""
 
     @cache
-    def made(family: str) -> tuple[Pipeline, PreparedRow, list[np.ndarray], np.ndarray]:
+    def made(
+        family: str, first: str = "0", second: str = "1", *others: str
+    ) -> tuple[Pipeline, PreparedRow, list[np.ndarray], np.ndarray]:
         model = adapters(family)
-        chosen = [model.loras["0"], scaled(model.loras["1"], -0.8)]
+        chosen = [model.loras[first], scaled(model.loras[second], -0.8)]
+        chosen += [model.loras[name] for name in others]
         pipeline, place = filled(model.plain, model.loras, chosen, 4)
         prepared = place(pipeline.prepare(asking(model.fields, *chosen), {}))
         return pipeline, prepared, *by(layout(), pipeline, prepared)
@@ -100,7 +103,22 @@ def gap(output: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_adapters_on_a_layout_match_one_device(family: str, name: str, drawn: Any) -> None:
-    pipeline, prepared, expected, pixels = drawn(family)
+    check_layout(name, *drawn(family))
+
+
+@pytest.mark.nightly
+def test_other_kinds_of_adapters_on_a_layout_match_one_device(drawn: Any) -> None:
+    check_layout("tensor 2", *drawn("flux", "0", "lokr", "dora"))
+
+
+def check_layout(
+    name: str,
+    pipeline: Pipeline,
+    prepared: PreparedRow,
+    expected: list[np.ndarray],
+    pixels: np.ndarray,
+) -> None:
+    """Check that a layout's rows and pixels are one device's, but for the order of sums."""
     steps, output = by(layout(**LAYOUTS[name]), pipeline, prepared)
     gaps = [gap(row, reference) for row, reference in zip(steps, expected, strict=True)]
     assert max(gaps) < LATENTS, gaps
