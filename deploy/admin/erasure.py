@@ -143,7 +143,7 @@ class Erasure:
         is_recorded = self._tenant in await records.all()
         if is_recorded:
             await records.change(
-                lambda all_: {name: one for name, one in all_.items() if name != self._tenant}
+                lambda all_: {name: record for name, record in all_.items() if name != self._tenant}
             )
         for pattern in keys.of_tenant(self._tenant):
             async for name in self._redis.scan_iter(match=pattern, count=1000):

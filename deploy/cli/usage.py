@@ -67,8 +67,8 @@ def _run(args: argparse.Namespace) -> int:
     from deploy.admin import prices, usage
 
     check_writable(args.output)
-    known = args.prices and prices.read(args.prices)
-    report = usage.Report(args.by, _span(args), args.format, known)
+    by_machine = args.prices and prices.read(args.prices)
+    report = usage.Report(args.by, _span(args), args.format, by_machine)
     usage.show(settings_of(args), report, args.output)
     return 0
 

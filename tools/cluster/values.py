@@ -236,9 +236,9 @@ class Price(Part):
     """Price of a chip per hour, with its share of the machine."""
 
     standard: float | None = Field(None, gt=0)
-    """On machines that are not spot ones."""
+    """Price on machines that are not spot ones."""
     spot: float | None = Field(None, gt=0)
-    """On spot machines."""
+    """Price on spot machines."""
 
 
 class Backup(Part):

@@ -319,7 +319,7 @@ class Memory:
 
     @property
     def is_full(self) -> bool:
-        """Whether the server refuses writes that need memory, as `noeviction` says."""
+        """True if the server refuses writes that need memory, as `noeviction` says."""
         return self.limit is not None and self.used > self.limit
 
 

@@ -115,9 +115,9 @@ async def test_everything_of_one_tenant_is_gone_and_the_rest_is_intact(
     erasing = asyncio.to_thread(atelier.main, [*command, "--yes", "--reason", "asked"])
     code, _ = await asyncio.gather(erasing, end_canceled(queue))
     captured = capsys.readouterr()
-    said = dict(line.split(": ") for line in captured.out.splitlines())
+    printed = dict(line.split(": ") for line in captured.out.splitlines())
     assert code == 0, captured.err
-    assert said == {kind: str(count) for kind, count in ERASED.items()}
+    assert printed == {kind: str(count) for kind, count in ERASED.items()}
     for name in await naming(queue.redis, "acme"):
         assert name.decode().startswith(STAYING), name
     assert {*before} - {*await naming(queue.redis, "bolt")} == set()

@@ -137,7 +137,7 @@ def test_installations_are_distinguished(labels: str, tmp_path: Path) -> None:
     promtool("test", "rules", file)
 
 
-BUDGETS_LEFT = {
+BUDGETS_LEFT: dict[str, dict[str, float]] = {
     "Error budget left": {'class="generate"': -9, 'class="read"': 1},
     "Error budget left: failed jobs": {'model="flux"': 0.5},
     "Error budget left: late jobs": {'model="flux"': 0.25},
