@@ -24,12 +24,13 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         *(f"models/{room}" for room in ("demo", "flux", "nn", "parallel", "sdxl", "vae", "vision")),
         *("models/wan", "models/test_activation_dtype.py"),
         *(f"workers/{room}" for room in ("building", "engine", "loading", "multihost", "plan")),
-        "workers/pool",
+        *("workers/diffusers", "workers/pool"),
         *("workers/profiling", "workers/programs", "deploy/bench/engine"),
     ),
     "processes": (
         *("chaos", "clients", "e2e", "packaging", "skew", "deploy/bench/serving"),
         *("deploy/docker", "deploy/local"),
+        "workers/diffusers/test_process.py",
         *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
         "service/batches/test_driver.py",
         *("service/jobs/test_failover.py", "service/jobs/test_secure.py"),
@@ -218,6 +219,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_alerts_fire_with_operator_scopes[slow_alerts-Google]",
         "test_alerts_fire_with_operator_scopes[slow_alerts-operator]",
     ),
+    "workers/diffusers/test_process.py": (),
     "workers/building/test_command.py": (
         "test_prebuilt_programs_give_the_same_image",
         "test_described_chips_get_their_programs",

@@ -205,7 +205,7 @@ class ModelSpec(BaseModel):
     name: str
     family: str
     backend: Literal["native", "diffusers"] = "native"
-    """What generates its images: JAX, or a diffusers pipeline on torch."""
+    """Generator of its images: JAX, or a diffusers pipeline on torch."""
     lacks: tuple[str, ...] = ()
     """Promises of native models that do not hold for this one."""
     tasks: tuple[Task, ...]

@@ -118,6 +118,8 @@ MODEL: Example = {
     "version": None,
     "fingerprint": _SHA256,
     "family": "flux",
+    "backend": "native",
+    "lacks": [],
     "tasks": ["text-to-image", "image-to-image"],
     "fields": ["guidance_scale", "height", "num_inference_steps", "prompt", "seed", "width"],
     "needed": [],

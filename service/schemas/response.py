@@ -205,7 +205,7 @@ class ModelView(View):
     family: str
     """Model family; `diffusers` for all models without a native one."""
     backend: Literal["native", "diffusers"]
-    """What generates its images: JAX, or a diffusers pipeline on torch."""
+    """Generator of its images: JAX, or a diffusers pipeline on torch."""
     lacks: list[str]
     """Promises of native models that do not hold for this one, such as `resume`."""
     tasks: list[str]

@@ -97,7 +97,7 @@ class ModelSettings(Section):
     """Folder in diffusers' layout, local or in an object store (`s3://…`, `gs://…`), hub id with an
     optional @revision, or single file. Omit it for a model with a `lora`, which uses its base's."""
     backend: Literal["auto", "native", "diffusers"] = "auto"
-    """What generates the images. "native": JAX. "diffusers": the checkpoint's pipeline of diffusers
+    """Generator of the images. "native": JAX. "diffusers": the checkpoint's pipeline of diffusers
     on torch, one image at a time; needs the extra `diffusers`. "auto": native where the family is
     supported, else diffusers."""
     cpu_offload: bool = False

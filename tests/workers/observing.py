@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workers.engine.observer import Observer
-from workers.engine.row import Row
+from workers.engine.row import ImageRow
 from workers.programs.compilation import Compilation
 
 
 class Observing(Observer):
     def __init__(
         self,
-        on_step: Callable[[Row], object] | None = None,
+        on_step: Callable[[ImageRow], object] | None = None,
         on_compile: Callable[[Compilation], object] | None = None,
     ) -> None:
         self._on_step, self._on_compile = on_step, on_compile
 
-    def on_step(self, row: Row) -> None:
+    def on_step(self, row: ImageRow) -> None:
         if self._on_step:
             self._on_step(row)
 

@@ -41,16 +41,9 @@ def argument_of(field: str, pipeline: Any) -> str | None:
     """
     parameters = parameters_of(pipeline)
     name = RENAMED.get(field, field)
-    if _reads_control(pipeline, parameters):
-        if field == "image":
-            return None
-        name = "image" if field == "control_image" else name
+    if "controlnet" in pipeline.components and not {"strength", "control_image"} & {*parameters}:
+        name = {"image": "", "control_image": "image"}.get(field, name)
     return name if name in parameters else None
-
-
-def _reads_control(pipeline: Any, parameters: Collection[str]) -> bool:
-    has_control = {"controlnet", "adapter"} & pipeline.components.keys()
-    return bool(has_control) and not {"strength", "control_image"} & {*parameters}
 
 
 def arguments(
@@ -81,12 +74,10 @@ def opened(pipeline: Any, fields: Fields, images: Mapping[str, bytes]) -> dict[s
         name: open_image(images[name], name) for name in SINGLE_IMAGE_FIELDS if name in images
     }
     if "width" not in parameters_of(pipeline):
-        size = fields["width"], fields["height"]
-        files = {name: _resized(image, size) for name, image in files.items()}
-    references = [
-        open_image(images[path], path) for path in listed_paths(images, "reference_images")
-    ]
-    if references:
+        size, lanczos = (fields["width"], fields["height"]), Image.Resampling.LANCZOS
+        files = {name: image.resize(size, lanczos) for name, image in files.items()}
+    paths = listed_paths(images, "reference_images")
+    if references := [open_image(images[path], path) for path in paths]:
         files["image"] = [*([files["image"]] if "image" in files else []), *references]
     return files
 
@@ -96,10 +87,6 @@ def stand_ins(spec: ModelSpec) -> dict[str, bytes]:
     by_task = {"image-to-image": {"image"}, "image-to-video": {"image"}}
     by_task["inpainting"] = {"image", "mask_image"}
     return dict.fromkeys(by_task.get(spec.tasks[0], set()) | spec.needed, grey_image())
-
-
-def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
 
 
 def pixels_of(output: Any) -> np.ndarray:

@@ -129,11 +129,7 @@ class DiffusersEngine:
     async def _in_thread(
         self, function: Callable[..., T], *args: Any, row: PipelineRow | None = None
     ) -> T:
-        """Run a function in the pipeline's thread, after those before it.
-
-        Args:
-            row: canceled if the task is.
-        """
+        """Run a function in the pipeline's thread, after those before it; cancel a row with it."""
         if self.failure.done():
             raise self.failure.result()
         try:
@@ -175,7 +171,8 @@ class DiffusersEngine:
 
     def _move(self, device: torch.device | str) -> float:
         began = time.perf_counter()
-        self.pipeline.move(device)
+        if not self.pipeline.offloads:
+            self.pipeline.own.to(device)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return time.perf_counter() - began

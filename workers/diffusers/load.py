@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +21,10 @@ from models.checkpoint.folder import CheckpointError, checkpoint_errors, read_mo
 from models.checkpoint.hub import resolve
 from models.checkpoint.object_folder import is_url
 from models.spec.model_spec import ModelSpec, Task
-from service.jobs.model.job import MadeBy
 from service.settings.models import ModelSettings
 from workers.diffusers.call import parameters_of
 from workers.diffusers.spec import spec_of, task_of
-from workers.engine.place import CPU, Place
-from workers.engine.step_metrics import WHOLE
+from workers.engine.place import CPU, Place, place_without_programs
 
 FURTHER: Mapping[Task, Any] = {
     "image-to-image": AutoPipelineForImage2Image,
@@ -61,49 +56,24 @@ class LoadedPipelines:
     @cached_property
     def place(self) -> Place:
         """Device of the pipelines, and the software that generates their outputs."""
-        is_cpu = self.device.type == "cpu"
-        kind = CPU if is_cpu else torch.cuda.get_device_name(self.device)
-        key = {
-            **{name: version(name) for name in SOFTWARE},
-            "python": sys.version,
-            "kind": kind,
-            "threads": torch.get_num_threads() if is_cpu else 0,
-            "configs": self.spec.config_digest,
-        }
-        made_by = MadeBy(
-            checkpoint=self.spec.fingerprint,
-            platform=CPU if is_cpu else "gpu",
-            chip=kind,
-            layout=WHOLE,
-            jax="",
-            programs=hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest(),
-        )
-        return Place(kind=kind, devices=1, chips=1, made_by=made_by)
-
-    def move(self, device: torch.device | str) -> None:
-        """Move all weights, unless networks take turns anyway."""
-        if not self.offloads:
-            self.own.to(device)
+        if self.device.type != "cpu":
+            return place_without_programs(self.spec, "gpu", torch.cuda.get_device_name(), SOFTWARE)
+        return place_without_programs(self.spec, CPU, CPU, SOFTWARE, torch.get_num_threads())
 
     @torch.no_grad()
     def preview(self, pipeline: Any, size: tuple[int, int], latents: Any) -> np.ndarray | None:
-        """Decode an image's latents at a small size; None: they are a video's, or not decodable.
-
-        Args:
-            size: width and height of the image.
-        """
+        """Decode latents of an image of this size to a small preview; None: not possible."""
         vae = getattr(pipeline, "vae", None)
-        if vae is None or self.offloads:
+        if vae is None or self.offloads or "num_frames" in parameters_of(pipeline):
             return None
         if latents.ndim == 3 and hasattr(pipeline, "_unpack_latents"):
-            width, height = size
-            latents = pipeline._unpack_latents(latents, height, width, pipeline.vae_scale_factor)
-        if latents.ndim != 4:
+            latents = pipeline._unpack_latents(latents, *size[::-1], pipeline.vae_scale_factor)
+        if latents.ndim != 4 or not hasattr(vae.config, "scaling_factor"):
             return None
         shrink = -(-max(latents.shape[-2:]) // PREVIEW_LATENTS)
         small = torch.nn.functional.avg_pool2d(latents, shrink) if shrink > 1 else latents
-        config = vae.config
-        scaled = small / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
+        shift = getattr(vae.config, "shift_factor", None) or 0.0
+        scaled = small / vae.config.scaling_factor + shift
         decoded = vae.decode(scaled.to(vae.dtype), return_dict=False)[0]
         image = pipeline.image_processor.postprocess(decoded, output_type="pil")[0]
         return np.asarray(image.convert("RGB"))
@@ -114,25 +84,20 @@ def load(name: str, model: ModelSettings) -> LoadedPipelines:
 
     Raises: CheckpointError: diffusers cannot load it, or its pipeline takes no prompt.
     """
-    folder = folder_of(model.source)
+    if is_url(model.source):
+        raise CheckpointError(f"{model.source}: diffusers reads folders; copy it to this machine")
+    folder = resolve(model.source)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with checkpoint_errors(folder):
         pipeline = _loaded(folder, model)
-        if model.cpu_offload and device.type != "cpu":
+        if offloads := model.cpu_offload and device.type != "cpu":
             pipeline.enable_model_cpu_offload(device=device)
         else:
             pipeline.to(device)
         by_task = with_further_tasks(pipeline)
         spec = spec_of(name, by_task, folder, dict(model.defaults))
     log.info("%s: %s on %s, by diffusers", name, type(pipeline).__name__, device)
-    return LoadedPipelines(spec, by_task, device, model.cpu_offload and device.type != "cpu")
-
-
-def folder_of(source: str) -> Path:
-    """Return the folder of a checkpoint's source. Raises: CheckpointError."""
-    if is_url(source):
-        raise CheckpointError(f"{source}: diffusers reads folders; copy it to this machine")
-    return resolve(source)
+    return LoadedPipelines(spec, by_task, device, offloads)
 
 
 def _loaded(folder: Path, model: ModelSettings) -> Any:

@@ -21,8 +21,6 @@ FIELDS = (
     *("width", "height", "num_frames", "fps", "num_inference_steps", "timesteps", "sigmas", "eta"),
     *("guidance_scale", "guidance_scale_2", "true_cfg_scale", "guidance_rescale", "strength"),
     *("image", "mask_image", "control_image", "last_image", "reference_images"),
-    *("original_size", "target_size", "crops_coords_top_left"),
-    *("negative_original_size", "negative_target_size", "negative_crops_coords_top_left"),
 )
 """Request fields that a pipeline may have an argument for."""
 ALWAYS = ("prompt", "seed", "num_images", "width", "height", "num_inference_steps")

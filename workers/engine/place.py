@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import jax
 
 from models.parallel.axis_rules import Layout
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import MadeBy
-from workers.engine.step_metrics import layout_name
+from workers.engine.step_metrics import WHOLE, layout_name
 from workers.programs import aot_key
 from workers.slice.device_chip import known_chip
 
@@ -53,6 +54,28 @@ def place_of(spec: ModelSpec, layout: Layout) -> Place:
             programs=_programs(spec, layout),
         ),
     )
+
+
+def place_without_programs(
+    spec: ModelSpec, platform: str, kind: str, packages: Sequence[str], threads: int = 0
+) -> Place:
+    """Return the place of a backend that compiles nothing, on one device.
+
+    Args:
+        packages: software that its outputs depend on.
+        threads: of a CPU, which sum in another order if they are more.
+    """
+    versions = {name: version(name) for name in packages}
+    key = {"versions": versions, "kind": kind, "threads": threads, "configs": spec.config_digest}
+    made_by = MadeBy(
+        checkpoint=spec.fingerprint,
+        platform=platform,
+        chip=kind,
+        layout=WHOLE,
+        jax="",
+        programs=hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest(),
+    )
+    return Place(kind=kind, devices=1, chips=1, made_by=made_by)
 
 
 def _programs(spec: ModelSpec, layout: Layout) -> str:

@@ -21,7 +21,7 @@ NATIVE_MODEL = (
     *("base", "lora", "fuse", "pipeline", "activation_dtype", "scheduler", "quality", "eight_bit"),
     *("image_prompts", "controls", "vae", "text_encoder", "text_encoder_2", "transformer_2"),
     *("refiner", "latent_upsampler", "swap_experts", "vae_tiling", "encoders_on_host"),
-    *("lora_pages", "exact_rows", "token_buckets"),
+    *("exact_rows", "token_buckets"),
 )
 """Settings of a model that diffusers cannot serve."""
 NATIVE_POOL = (
@@ -32,7 +32,7 @@ NATIVE_POOL = (
 
 
 def backend_of(model: ModelSettings) -> Backend:
-    """Return what generates a model's images, for `auto` from its checkpoint's index alone.
+    """Return the generator of a model's images, for `auto` from its checkpoint's index alone.
 
     Raises: CheckpointError: its checkpoint has no index, or cannot be reached.
     """
@@ -56,6 +56,8 @@ def check(pool_name: str, pool: PoolSettings, model: ModelSettings) -> None:
             f"installed: {how_to_install('diffusers')}"
         )
     wrong = [f"{section}.{name}" for name in _changed(model, NATIVE_MODEL)]
+    if model.lora_pages:
+        wrong.append(f"{section}.lora_pages")
     if model.batching == "fast":
         wrong.append(f"{section}.batching")
     if model.sizes == "listed":

@@ -57,7 +57,7 @@ class MadeBy(BaseModel):
     layout: str
     """Mesh axes that partition the work, with their sizes: `cfg=2,tensor=4`; or `one device`."""
     jax: str
-    """Version of JAX."""
+    """Version of JAX; empty for a diffusers model, whose versions are part of `programs`."""
     programs: str
     """SHA-256 of all inputs of the compiled programs: sources, packages, flags, chips, layout and
     the model's configs."""

@@ -315,7 +315,7 @@ def cog_video() -> Any:
         sample_frames=9,
         patch_size=2,
         temporal_compression_ratio=4,
-        max_text_seq_length=16,
+        max_text_seq_length=226,
     )
     autoencoder = AutoencoderKLCogVideoX(
         in_channels=3,

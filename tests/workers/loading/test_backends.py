@@ -55,7 +55,7 @@ def test_single_files_are_native(tmp_path: Path) -> None:
         (
             {"lora_pages": 4, "token_buckets": 0.1},
             {},
-            "models.sd.lora_pages, models.sd.token_buckets",
+            "models.sd.token_buckets, models.sd.lora_pages",
         ),
         ({}, {"also": ("other",)}, "pools.small.also"),
         ({}, {"slots": 4}, "pools.small.slots"),

@@ -67,7 +67,7 @@ async def test_usage_of_a_crashed_attempt(
     async with at_work(pipeline, layout, queue, store, snapshot_share=1e-9) as (worker, task):
         pipeline.gate.open(3)
         await until(lambda: has_step(queue, job.id, 2))
-        worker.engine.fail(RuntimeError("the device is gone"))
+        worker.engine.fail(RuntimeError("the device is gone"))  # type: ignore[attr-defined]
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
 

@@ -92,7 +92,7 @@ async def test_engine_failure_counts_as_a_crash_of_its_jobs(
     async with at_work(pipeline, layout, queue, store) as (worker, task):
         await until(lambda: worker.jobs == 2)
         await asyncio.to_thread(pipeline.gate.wait)
-        worker.engine.step_loop.submit(None)  # no caller sends this
+        worker.engine.step_loop.submit(None)  # type: ignore[attr-defined]  # no caller sends this
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
         assert await status(queue) == (0, False)

@@ -125,7 +125,7 @@ async def test_tile_time_is_reported_and_charged(
         await queue.put(job)
         job = await ended(queue, job)
         tile_s = (await queue.costs("toy")).unit_s(BUCKET + "twice")
-        took_s = worker.engine.upscalers.seconds(TWICE, (HEIGHT, WIDTH, 3))
+        took_s = worker.engine.upscalers.seconds(TWICE, (HEIGHT, WIDTH, 3))  # type: ignore[attr-defined]
     assert tile_s > 0 and took_s > 0
     assert job.usage.device_seconds >= took_s
 

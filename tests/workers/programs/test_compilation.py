@@ -41,7 +41,7 @@ async def test_job_that_waits_for_a_compilation_is_charged(
         await until(compiles)
         detail = (await queue.get(job.id)).detail
         assert detail.stage == "compiling"
-        assert detail.expected_s == pytest.approx(worker.engine.costs.expected_s(job.bucket))
+        assert detail.expected_s == pytest.approx(worker.engine.costs.expected_s(job.bucket))  # type: ignore[attr-defined]
         neighbour = await finished(queue, toy_job(**WARM))
         assert neighbour.usage.compile_seconds == 0, "it waits for nobody's compiler"
         pipeline.compile_gate.set()
