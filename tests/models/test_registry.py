@@ -34,7 +34,7 @@ def test_unsupported_pipeline_lists_supported_ones(tmp_path: Path) -> None:
         ("transformer/config.json", {"in_channels": 96, "out_channels": 16}, "in_channels is 96"),
         ("model_index.json", {"_class_name": "FluxFillPipeline"}, "a FluxFillPipeline .* has 96"),
         ("transformer/config.json", {"joint_attention_dim": 41}, "joint_attention_dim is 41"),
-        ("scheduler/scheduler_config.json", {"_class_name": "DDIMScheduler"}, "DDIMScheduler"),
+        ("model_index.json", {"scheduler": ["diffusers", "DDIMScheduler"]}, "DDIMScheduler"),
         ("vae/config.json", {"act_fn": "mish"}, "mish"),
         ("text_encoder/config.json", {"hidden_act": "relu6"}, "relu6"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from workers.engine.observer import Observer
 from workers.engine.row import ImageRow
@@ -12,7 +13,7 @@ from workers.programs.compilation import Compilation
 class Observing(Observer):
     def __init__(
         self,
-        on_step: Callable[[ImageRow], object] | None = None,
+        on_step: Callable[[Any], object] | None = None,
         on_compile: Callable[[Compilation], object] | None = None,
     ) -> None:
         self._on_step, self._on_compile = on_step, on_compile

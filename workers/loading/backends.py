@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from models import registry
-from models.checkpoint.folder import read_model_index
+from models.checkpoint.folder import CheckpointError, read_model_index
 from models.checkpoint.hub import CONFIGS, resolve, single_file
 from service.settings.installation import how_to_install
 from service.settings.models import ModelSettings
@@ -34,13 +34,16 @@ NATIVE_POOL = (
 def backend_of(model: ModelSettings) -> Backend:
     """Return the generator of a model's images, for `auto` from its checkpoint's index alone.
 
-    Raises: CheckpointError: its checkpoint has no index, or cannot be reached.
+    A checkpoint without a readable index counts as native, whose loader reports it.
     """
     if model.backend != "auto":
         return model.backend
     if model.lora or model.pipeline or single_file(model.source):
         return "native"
-    index = read_model_index(resolve(model.source, patterns=CONFIGS))
+    try:
+        index = read_model_index(resolve(model.source, patterns=CONFIGS))
+    except (CheckpointError, OSError):
+        return "native"
     return "native" if index["_class_name"] in registry.BY_PIPELINE else "diffusers"
 
 

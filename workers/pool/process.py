@@ -11,6 +11,7 @@ at once.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -157,6 +158,7 @@ def _run_diffusers(
     marking = Marking.of_settings(settings.output)
     restrict_visible_devices(devices)
     jax.config.update("jax_platforms", "cpu")  # the devices are torch's
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of packages not needed here
     from workers.diffusers.engine import DiffusersEngine
     from workers.diffusers.load import load
 
