@@ -83,8 +83,12 @@ CLOSED = [
         for name in (
             *("options", "sd-models", "samplers", "schedulers", "loras", "upscalers", "sd-vae"),
             *("latent-upscale-modes", "hypernetworks", "face-restorers", "prompt-styles"),
-            *("embeddings", "scripts", "cmd-flags", "progress"),
+            *("embeddings", "scripts", "cmd-flags", "progress", "realesrgan-models", "memory"),
         )
+    ),
+    *(
+        ("GET", f"/controlnet/{name}")
+        for name in ("version", "model_list", "module_list", "settings", "control_types")
     ),
     ("POST", "/v1/images/generations"),
     ("POST", "/v1/images/edits"),
@@ -99,7 +103,7 @@ CLOSED = [
 ]
 OPERATORS = "/v1/admin/"
 """Paths that require an operator's key (`routes/test_admin.py`)."""
-PASSWORDS = "/sdapi/v1/"
+PASSWORDS = ("/sdapi/v1/", "/controlnet/")
 """Paths where the key may also be the password of `Basic` authentication."""
 PARAMETERS = (
     ("CLIP", "{video_id}"),

@@ -49,8 +49,8 @@ def spec_of(
     first, tasks = next(iter(pipelines.values())), tuple(pipelines)
     by_task = {task: fields_of(pipeline) for task, pipeline in pipelines.items()}
     fields = frozenset().union(*by_task.values())
-    own = {task: _defaults(pipelines[task], by_task[task]) for task in tasks}
-    common = {**own[tasks[0]], **_size(first)}
+    values = {task: _defaults(pipelines[task], by_task[task]) for task in tasks}
+    common = {**values[tasks[0]], **_size(first)}
     chosen = chosen_defaults(name, folder, defaults, fields)
     from_images = tuple(t for t in tasks if t in ("image-to-image", "inpainting"))
     limits = limits_of(first, {**common, **chosen})
@@ -67,7 +67,7 @@ def spec_of(
         task_defaults={
             task: {
                 field: value
-                for field, value in own[task].items()
+                for field, value in values[task].items()
                 if common.get(field) != value and field not in chosen
             }
             for task in tasks[1:]

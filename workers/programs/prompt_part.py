@@ -7,6 +7,7 @@ reused or not, so that reuse changes no bit of an image.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def whole_program(program: Program) -> Program:
     def encode(weights: list[Any], inputs: Inputs, recall: Recall = computed) -> PyTree:
         return program(weights, inputs)
 
-    return encode
+    return _composed(encode, program)
 
 
 def joined_program(conditioning: Program, rest: Program, part: PromptPart) -> Program:
@@ -79,4 +80,19 @@ def joined_program(conditioning: Program, rest: Program, part: PromptPart) -> Pr
         shared = recall(read, lambda: conditioning(weights, inputs))
         return {**rest(weights, inputs), **shared}
 
+    return _composed(encode, conditioning, rest)
+
+
+def _composed(encode: Program, *parts: Program) -> Program:
+    """Record the compiled programs that a function runs."""
+    encode.parts = parts  # type: ignore[attr-defined]
     return encode
+
+
+def compiled_programs(program: Program) -> list[Program]:
+    """Return the compiled programs of a program, which is one itself or is composed of some."""
+    program = inspect.unwrap(program)
+    parts = getattr(program, "parts", None)
+    return (
+        [program] if parts is None else [each for part in parts for each in compiled_programs(part)]
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import jax
 
 from models.interface.pipeline import PyTree
+from workers.programs.prompt_part import compiled_programs
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def weights_bytes(weights: PyTree) -> int:
 
 def allocated_bytes(program: Any) -> int:
     """Return the bytes that a program allocates. Its inputs other than weights are small."""
-    analysis = inspect.unwrap(program).memory_analysis()
-    return int(
-        analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    analyses = [each.memory_analysis() for each in compiled_programs(program)]
+    return max(
+        int(each.temp_size_in_bytes + each.output_size_in_bytes - each.alias_size_in_bytes)
+        for each in analyses
     )

@@ -62,7 +62,9 @@ async def test_outputs_of_jobs(run: Run, pool: Painter, tmp_path: Path) -> None:
     job = pool.received[-1]
     code, out, _ = await run("verify", job.id, f"{job.id}/1")
     assert code == 0
-    assert out.splitlines()[1] == f"{job.id}/1: identical, bit for bit: the whole file"
+    assert out.splitlines()[1] == (
+        f"{job.id}/1: identical, bit for bit: the whole file; generated again by the same worker"
+    )
     assert pool.received[-1].request["seed"] == job.request["seed"] + 1
     code, out, _ = await run("verify", f"{job.id}/2")
     assert code == 2 and "has 2 outputs; number 2 does not exist" in out
