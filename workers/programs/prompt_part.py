@@ -89,7 +89,7 @@ def _composed(encode: Program, *parts: Program) -> Program:
     return encode
 
 
-def compiled_programs(program: Program) -> list[Program]:
+def compiled_programs(program: Program) -> list[Any]:
     """Return the compiled programs of a program, which is one itself or is composed of some."""
     program = inspect.unwrap(program)
     parts = getattr(program, "parts", None)
