@@ -3,8 +3,8 @@
 -- otherwise miss. It is the job that the worker's next claim takes (`claim_jobs.lua`) once the
 -- preempted job is queued again; by another rule the worker might claim the preempted job again.
 -- args:  pool, model, slots, free (slots; 0 or negative), soonest_s (until a slot becomes free),
---        held ({{id, fence, left_s, image_count}, …}: jobs that may be preempted), ratio (minimum of
---        soonest_s over the waiting job's duration), room_s (how long other workers do not make
+--        held ({{id, fence, left_s, image_count}, …}: jobs that may be preempted), ratio (minimum
+--        of soonest_s over the waiting job's duration), room_s (how long other workers do not make
 --        room for it), version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
 -- Keys:  queued:model  virtual:model  job:id  next_job's
 -- Writes: the field `yields` of each held job: that it may be preempted; read_queue.lua reads it
