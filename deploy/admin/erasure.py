@@ -138,7 +138,7 @@ class Erasure:
         return sum([await secrets.revoke(secret.id) for secret in await secrets.of(self._tenant)])
 
     async def _record(self) -> int:
-        """Remove the tenant's settings, and what would expire by itself."""
+        """Remove the tenant's settings, and its keys that have an expiry time."""
         records = TenantRecords(self._redis)
         is_recorded = self._tenant in await records.all()
         if is_recorded:

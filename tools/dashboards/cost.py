@@ -25,7 +25,7 @@ def budget_left(bad: str, every: str, allowed: float, by: str) -> str:
     """Query the share of an error budget that is left in the dashboard's time range.
 
     Args:
-        bad: counter of what the budget is for.
+        bad: counter of the events that use up the budget.
         every: counter of all events.
         allowed: share of the events that may be bad.
     """

@@ -16,7 +16,7 @@ from tests.service.standin import SPEC, StandIn
 
 NAME = "black-forest-labs/flux.1-dev"
 SLASHED = SPEC.model_copy(update={"name": NAME})
-ALIASES = {"dall-e-3": NAME, "openai/gpt-image-1": NAME, "tts-1": "nobody"}
+ALIASES = {"dall-e-3": NAME, "openai/gpt-image-1": NAME, "tts-1": "no-such-model"}
 TOOL = {"type": "image_generation"}
 
 

@@ -54,7 +54,7 @@ async def test_units_become_controls(wire: httpx.AsyncClient, edges: StandIn) ->
             "lowvram": False,
             "threshold_a": 64,
         },
-        {"enabled": False, "model": "nobody", "module": "openpose"},
+        {"enabled": False, "model": "no-such-model", "module": "openpose"},
         {"input_image": IMAGE, "model": "canny", "module": "canny", "threshold_a": 100},
     ]
     answer = await wire.post(PATH, json=body(*units))

@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"messages": [user("a")], "size": "1x1"}, "size", "nearest"),
     ({"messages": [user("a" * 60_000)]}, "messages", "characters"),
     ({"messages": [user("a")], "image_config": {"aspect_ratio": "1"}}, None, "16:9"),
-    ({"messages": [user("a")], "model": "nobody"}, "model", "available"),
+    ({"messages": [user("a")], "model": "no-such-model"}, "model", "available"),
     ({"messages": [user("a")], "n": 0}, "n", "at least 1"),
 ]
 
