@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from models import published, registry
 from models.interface.finite import decode_checked
 from models.interface.pipeline import Pipeline
+from models.loading.abstract import abstract_module
 from models.loading.sources import SHAPES
 from models.parallel.axis_rules import Layout
+from models.upscale.config import RrdbConfig
+from models.upscale.network import RrdbNet
 from tests.families.suite import EVERY
 from workers.engine.snapshot import needed
 from workers.jaxpr.axis_tags import Tag
@@ -89,6 +94,24 @@ def test_finite_checks_cost_less_than_a_hundredth_of_a_decode(name: str, tmp_pat
     assert 2 * elements < SHARE * work.flops  # one test and one conjunction for each
     moved = sum((op.moved_bytes + op.weight_bytes) * count for op, count in work.ops.items())
     assert size + 2 * elements < SHARE * moved  # read, and a truth value written and read
+
+
+REAL_ESRGAN = RrdbConfig(blocks=23, features=64, growth=32, doublings=2, unshuffle=1)
+"""RealESRGAN_x4plus."""
+
+
+def test_finite_checks_cost_less_than_a_hundredth_of_an_upscaling() -> None:
+    """The host checks every value of an upscaled tile."""
+    side = 128
+    graph, state = nnx.split(abstract_module(RrdbNet, REAL_ESRGAN, param_dtype=jnp.bfloat16))
+    tile = jax.ShapeDtypeStruct((1, side, side, 3), jnp.bfloat16)
+    traced = jax.make_jaxpr(lambda state, tile: nnx.merge(graph, state)(tile))(state, tile)
+    (output,) = traced.out_avals
+    assert output.shape == (1, 4 * side, 4 * side, 3)
+    work, _ = work_of(traced, [Tag()] * len(traced.jaxpr.invars))
+    moved = sum((op.moved_bytes + op.weight_bytes) * count for op, count in work.ops.items())
+    assert 2 * output.size < SHARE * work.flops
+    assert 6 * output.size < SHARE * moved  # float32 read, a truth value written and read
 
 
 def checked(jaxpr: Any, times: int = 1) -> tuple[int, int]:
