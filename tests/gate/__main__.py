@@ -1,8 +1,9 @@
 """Run a tier of the tests: `python -m tests.gate [check|test|all] [--shard K/N]`.
 
 The tests run in four pytest invocations: tests of networks, other computing tests, tests that
-mostly wait for other processes, and tests marked `alone`. Failed tests are retried once, alone; a
-second failure fails the run. Arguments after the tier's name are passed to pytest in a single
+mostly wait for other processes, and tests marked `alone`. The gate runs the waiting tests beside
+the computing ones, so that no core is idle. Failed tests are retried once, alone; a second failure
+fails the run. Arguments after the tier's name are passed to pytest in a single
 invocation without retries: `python -m tests.gate test tests/service -k queue`.
 """
 
@@ -14,13 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 from tests.gate import budget, cpu_time, flaky, nightly, turns
 from tests.gate.outcomes import FILES, Outcomes
-from tests.gate.selection import MARKERS, ROOT, Selection, invocations
+from tests.gate.selection import ALONE, MARKERS, ROOT, WAITING, Selection, invocations
 
 HERE = ROOT.parent
 MOST_RETRIES = 5
@@ -45,17 +49,19 @@ class Results:
     passed: int = 0
     cpu_s: dict[str, float] = field(default_factory=dict)
     """CPU-seconds by test."""
+    _lock: Lock = field(default_factory=Lock)
 
     def add(self, folder: Path) -> None:
         """Add the files that test processes wrote to a folder."""
-        for file in sorted(folder.glob(FILES)):
-            outcomes = Outcomes.read(file)
-            self.failed |= outcomes.failed
-            self.broken += outcomes.not_collected
-            self.passed += outcomes.passed
-        for file in sorted(folder.glob(cpu_time.FILES)):
-            for test, seconds in budget.read_times(file).items():
-                self.cpu_s[test] = self.cpu_s.get(test, 0.0) + seconds
+        with self._lock:
+            for file in sorted(folder.glob(FILES)):
+                outcomes = Outcomes.read(file)
+                self.failed |= outcomes.failed
+                self.broken += outcomes.not_collected
+                self.passed += outcomes.passed
+            for file in sorted(folder.glob(cpu_time.FILES)):
+                for test, seconds in budget.read_times(file).items():
+                    self.cpu_s[test] = self.cpu_s.get(test, 0.0) + seconds
 
 
 def run(selection: Selection, results: Results, *more: str, folder: Path = HERE) -> None:
@@ -105,16 +111,28 @@ def retry(results: Results, folder: Path = HERE) -> dict[str, str]:
 def run_tier(tier: str, shard: str) -> int:
     """Run a tier; return the exit code."""
     started, results = time.monotonic(), Results()
-    for selection in invocations(tier, shard):
-        if tier == "all" or len(results.failed) <= MOST_RETRIES:
-            print(f"\n{selection}", flush=True)
-            run(selection, results, "--maxfail", str(MOST_RETRIES + 1 if tier != "all" else 100))
+    selections = {selection.name: selection for selection in invocations(tier, shard)}
+    alone = [selection for name, selection in selections.items() if name == ALONE]
+    waiting = [selection for name, selection in selections.items() if name == WAITING]
+    computing = [part for part in selections.values() if part not in (*alone, *waiting)]
+    run_parts = partial(_run_parts, results=results, most=100 if tier == "all" else MOST_RETRIES)
+    with ThreadPoolExecutor(1 if tier == "all" else 2) as threads:
+        list(threads.map(run_parts, (computing, waiting)))
+    run_parts(alone)
     retried = retry(results)
     flaky.append(retried)
     print(budget.report(results.cpu_s, time.monotonic() - started))
     if tier == "all":
         nightly.write(shard, results.passed, results.failed, results.cpu_s)
     return verdict(results, retried)
+
+
+def _run_parts(selections: Sequence[Selection], results: Results, most: int) -> None:
+    """Run invocations in order until more tests than `most` have failed."""
+    for selection in selections:
+        if len(results.failed) <= most:
+            print(f"\n{selection}", flush=True)
+            run(selection, results, "--maxfail", str(most + 1))
 
 
 def verdict(results: Results, retried: dict[str, str]) -> int:

@@ -23,7 +23,7 @@ from tests import tiers
 from tests.gate import budget, flaky
 from tests.gate.__main__ import HERE, Results, run
 from tests.gate.groups import Group, in_groups
-from tests.gate.selection import COMPUTING, MARKERS, ROOT, Selection
+from tests.gate.selection import COMPUTING_PROCESSES, MARKERS, ROOT, Selection
 
 ROUNDS, BUSY_ROUNDS, LOOPS = 2, 3, 4
 """Rounds on the unloaded machine, rounds with busy loops, and the number of these loops."""
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 def repeat(groups: Sequence[Group], folder: Path = HERE) -> Counter[tuple[str, str]]:
     """Run tests in all rounds; return the number of failed rounds by test and first error."""
     started, errors, rounds = time.monotonic(), dict[str, str](), Counter[str]()
-    selection = Selection("changed", COMPUTING, groups, MARKERS["test"], hook=True)
+    selection = Selection("changed", COMPUTING_PROCESSES, groups, MARKERS["test"], hook=True)
     for loops in (0,) * ROUNDS + (LOOPS,) * BUSY_ROUNDS:
         if time.monotonic() - started < LIMIT_S:
             results = Results()

@@ -12,7 +12,10 @@ from tests.gate.groups import Group, in_groups
 
 ROOT = Path(__file__).parents[1]
 
-COMPUTING, WAITING = 2, 4
+WAITING, ALONE = "waiting", "alone"
+"""Names of the invocations of tests that mostly wait for other processes, and of tests that no
+other test may run beside."""
+COMPUTING_PROCESSES, WAITING_PROCESSES = 2, 3
 """Number of test processes on two cores for tests that compute, and for tests that wait."""
 
 MARKERS = {"check": "not (compiles or processes or browser)", "test": "not nightly", "all": ""}
@@ -49,10 +52,10 @@ def invocations(tier: str, shard: str = "1/1") -> Iterator[Selection]:
     waiting = [file for file in files if file not in computing]
     alone = [file for file in files if tiers.is_alone(file.relative_to(ROOT))]
     parts = (
-        _selection(tier, "networks", COMPUTING, networks, "not alone", hook=True),
-        _selection(tier, "engines", COMPUTING, engines, "not alone", hook=tier == "all"),
-        _selection(tier, "waiting", WAITING, waiting, "not alone", hook=False),
-        _selection(tier, "alone", 1, alone, "alone", hook=False),
+        _selection(tier, "networks", COMPUTING_PROCESSES, networks, "not alone", hook=True),
+        _selection(tier, "engines", COMPUTING_PROCESSES, engines, "not alone", hook=tier == "all"),
+        _selection(tier, WAITING, WAITING_PROCESSES, waiting, "not alone", hook=False),
+        _selection(tier, ALONE, 1, alone, "alone", hook=False),
     )
     yield from (part for part in parts if part.groups)
 
