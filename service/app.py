@@ -22,6 +22,7 @@ from service.http.cross_origin import AllowOrigins
 from service.http.head import HeadResponses
 from service.http.request_ids import AssignRequestIds
 from service.http.security_headers import SecureResponses
+from service.http.shutdown import RefuseWhenCancelled
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
@@ -60,6 +61,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     )
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
+    app.add_middleware(RefuseWhenCancelled, stopping=front.stopping)
     app.add_middleware(HeadResponses)
     app.add_middleware(MeasureRequests, telemetry=front.telemetry, class_of=class_of)
     if settings.tracing.endpoint:

@@ -115,7 +115,7 @@ class ServerSettings(Section):
     """Number of processes that check input images. With keys, one tenant may use all but one of
     them."""
     shutdown_grace_s: float = Field(10, ge=0)
-    """Time for open requests to finish when the server stops."""
+    """Time for open requests to finish when the server stops; those that have not get 503."""
     idle_s: float = Field(620, gt=0)
     """Time that an idle connection stays open between two requests. It must exceed the load
     balancer's idle timeout, otherwise requests arrive on connections that were just closed.

@@ -1,9 +1,9 @@
 """Run a tier of the tests: `python -m tests.gate [check|test|all] [--shard K/N]`.
 
 The tests run in four pytest invocations: tests of networks, other computing tests, tests that
-mostly wait for other processes, and tests marked `alone`. The gate runs the waiting tests beside
-the computing ones, so that no core is idle. Failed tests are retried once, alone; a second failure
-fails the run. Arguments after the tier's name are passed to pytest in a single
+mostly wait for other processes, and tests marked `alone`. The gate runs the waiting tests in
+parallel with the computing ones, so that no core is idle. Failed tests are retried once, alone; a
+second failure fails the run. Arguments after the tier's name are passed to pytest in a single
 invocation without retries: `python -m tests.gate test tests/service -k queue`.
 """
 
