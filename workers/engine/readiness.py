@@ -51,8 +51,8 @@ class Readiness:
         await self._run("keep", self._parts.adapters.warm_up)
         await self._run("upscale", self._parts.upscalers.warm_up)
         passes = [image_pass for fields in requests for image_pass in await self._passes(fields)]
-        for image_pass in passes:
-            await self._programs.warm_up(image_pass.fields, image_pass.prepared)
+        warm_up = self._programs.warm_up
+        await asyncio.gather(*(warm_up(each.fields, each.prepared) for each in passes))
         for image_pass in passes:
             self._programs.begin_larger(image_pass.prepared)
 

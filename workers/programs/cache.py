@@ -24,7 +24,7 @@ from workers.programs.bucket_programs import (
     Values,
     is_ready,
 )
-from workers.programs.compilation import COMPILERS, Compilation
+from workers.programs.compilation import THREADS, Compilation
 from workers.programs.compile_threads import CompileThreads
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import Launcher
@@ -57,7 +57,7 @@ class ProgramCache:
         """All buckets that images or this cache reference."""
         self._shared: WeakValueDictionary[tuple[str, StepProgram], StepKind] = WeakValueDictionary()
         """Step kinds shared by several sizes, by token bucket."""
-        self._threads = CompileThreads(COMPILERS)
+        self._threads = CompileThreads(THREADS)
 
     def of(self, prepared: PreparedRow, larger: bool = True) -> BucketPrograms:
         """Return this image's programs; missing ones start to compile in order of need.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-COMPILERS = 2
-"""Number of compile threads: tracing holds the GIL and compiling does not, so two overlap well."""
+MIN_THREADS, MAX_THREADS = 2, 4
+"""Bounds on the number of compile threads. Tracing holds the GIL and compiling does not, so two
+overlap well on any machine. Compiling a program for a TPU takes up to 3 GiB of host memory."""
+CORES_PER_THREAD = 4
+
+
+def compile_threads(cores: int) -> int:
+    """Return the number of compile threads of a worker that may use this number of cores."""
+    return min(MAX_THREADS, max(MIN_THREADS, cores // CORES_PER_THREAD))
+
+
+THREADS = compile_threads(len(os.sched_getaffinity(0)))
+"""Number of compile threads of this process."""
 
 
 class Compilation:
@@ -82,7 +94,7 @@ class Compilation:
         with self._lock:
             now = time.monotonic()
             under_way = sum(now - since for since in self._under_way.values())
-            return (self._busy_s + under_way) / COMPILERS
+            return (self._busy_s + under_way) / THREADS
 
     @property
     def charge_s(self) -> float:
@@ -91,7 +103,7 @@ class Compilation:
         Each larger batch still pending counts like the longest finished program.
         """
         with self._lock:
-            return (self._busy_s + self._left * self._longest_s) / COMPILERS
+            return (self._busy_s + self._left * self._longest_s) / THREADS
 
     @contextmanager
     def making(self, is_optional: bool) -> Iterator[None]:

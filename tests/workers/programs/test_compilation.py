@@ -21,7 +21,7 @@ from workers.engine.engine import Engine
 from workers.engine.request_programs import LOOKUP_EVERY_S
 from workers.programs.aot_cache import ExecutableFiles
 from workers.programs.batch_sizes import exact, fast
-from workers.programs.compilation import COMPILERS, Compilation, building
+from workers.programs.compilation import Compilation, building, compile_threads
 
 WARM: dict[str, Any] = {"width": 32, "height": 16}
 NEW: dict[str, Any] = {"width": 48, "height": 16}
@@ -147,7 +147,10 @@ def test_larger_batches_that_are_not_compiled_yet_are_charged_too() -> None:
     with compilation.making(is_optional=True):
         pass
     assert compilation.charge_s == first_s * 2 / 3, "what was read from a file costs nothing"
-    assert COMPILERS == 2
+
+
+def test_compile_threads_depend_on_the_cores() -> None:
+    assert [compile_threads(cores) for cores in (1, 2, 8, 12, 44, 208)] == [2, 2, 2, 3, 4, 4]
 
 
 def test_stored_programs_are_not_charged() -> None:
