@@ -38,6 +38,17 @@ def without_metadata(data: bytes, kept: frozenset[bytes] = ORIENTATION) -> bytes
     return b"".join([SIGNATURE, *pieces])
 
 
+def has_long_text(data: bytes, keyword: bytes) -> bool:
+    """Return whether a PNG has a text of this keyword that is invalid or above `MAX_TEXT_BYTES`."""
+    texts = _metadata(data) if data.startswith(SIGNATURE) else ()
+    return any(
+        data[start + 4 : start + 8] in _TEXTS
+        and data[start + 8 : end].startswith(keyword + b"\0")
+        and not _keeps(data, start, end, frozenset({keyword}))
+        for start, end in texts
+    )
+
+
 def _metadata(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield start and end of each complete profile and text chunk."""
     start = len(SIGNATURE)

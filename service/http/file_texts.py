@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from models.media.image_files import ImageFileError, check
+from models.media.png_chunks import has_long_text
 
 MAX_TEXT_BYTES = 2**16
 """Maximum size of a text `parameters`, in UTF-8."""
@@ -24,7 +25,8 @@ def parameters_in(data: bytes, max_pixels: int) -> dict[str, Any]:
     from service.recipes.parameters import parse_parameters
 
     text = read_parameters(data) or ""
-    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+    is_long = len(text.encode(errors="replace")) > MAX_TEXT_BYTES
+    if is_long or has_long_text(data, b"parameters"):
         raise ImageFileError(f"contains a text of more than {MAX_TEXT_BYTES} bytes")
     return {"text": text, "parameters": parse_parameters(text) if text else {}}
 

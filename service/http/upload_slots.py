@@ -1,4 +1,4 @@
-"""Limits on concurrent uploads of large files; slow ones are evicted when others wait."""
+"""Limits on concurrent uploads of large files, shared fairly between clients that wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from service.errors.problems import Busy, Unavailable
 
 SLOW_BYTES_PER_S = 2**20
-"""Rate above which an upload is never evicted."""
+"""Rate above which a client's only upload is never evicted."""
 GRACE_S = 10.0
 """Initial time in which an upload is never evicted."""
 RETRY_AFTER_S = 2.0
@@ -43,7 +43,8 @@ class ActiveUpload:
 class UploadSlots:
     """Slots for uploads: `total` for all clients, `each` per client.
 
-    If all are in use, a new upload evicts the slowest one that is still arriving, if it is slow.
+    If all are in use, a new upload evicts the slowest one that is still arriving, if it is slow or
+    if its client would still have as many as the new one's.
     """
 
     def __init__(self, total: int, each: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,50 +60,53 @@ class UploadSlots:
 
         Raises:
             Busy: the client has reached its limit.
-            Unavailable: all slots are in use by uploads that are fast enough; or this upload was
+            Unavailable: all slots are in use by uploads that are not evicted; or this upload was
                 evicted.
         """
-        if sum(upload.client == client for upload in self.uploads) >= self._each:
+        if self._count(client) >= self._each:
             detail = f"you may upload {self._each} files at the same time; wait until one is there"
             raise Busy(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
         if len(self.uploads) >= self._total:
-            self._evict_slowest()
+            self._evict_slowest(client)
         upload = ActiveUpload(client, asyncio.current_task(), self._clock())
         self.uploads.append(upload)
         try:
             yield upload
         except asyncio.CancelledError:
             if upload.is_evicted and upload.task and not upload.task.uncancel():
-                raise _too_slow() from None
+                raise _evicted() from None
             raise
         finally:
             if not upload.is_evicted:
                 self.uploads.remove(upload)
 
-    def _evict_slowest(self) -> None:
-        """Evict the slowest upload. Raises: Unavailable: none is slow."""
-        now = self._clock()
-        slow = [
+    def _count(self, client: str) -> int:
+        return sum(upload.client == client for upload in self.uploads)
+
+    def _evict_slowest(self, client: str) -> None:
+        """Evict the slowest upload that may end for `client`. Raises: Unavailable: there is none."""
+        now, fair_count = self._clock(), self._count(client) + 1
+        evictable = [
             upload
             for upload in self.uploads
             if not upload.is_received
             and now - upload.began >= GRACE_S
-            and upload.rate(now) < SLOW_BYTES_PER_S
+            and (upload.rate(now) < SLOW_BYTES_PER_S or self._count(upload.client) > fair_count)
         ]
-        if not slow:
+        if not evictable:
             detail = "all clients together upload too many files; try again"
             raise Unavailable(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
-        slowest = min(slow, key=lambda upload: upload.rate(now))
+        slowest = min(evictable, key=lambda upload: upload.rate(now))
         slowest.is_evicted = True
         self.uploads.remove(slowest)
         if slowest.task:
             slowest.task.cancel()
 
 
-def _too_slow() -> Unavailable:
+def _evicted() -> Unavailable:
     return Unavailable(
-        f"the file arrived at less than {SLOW_BYTES_PER_S // 2**20} MiB/s while others waited for"
-        " its place; send it again",
+        f"others waited for this upload's place, and it arrived at less than"
+        f" {SLOW_BYTES_PER_S // 2**20} MiB/s or was not your only one; send it again",
         code="upload_too_slow",
         retry_after_s=GRACE_S,
     )

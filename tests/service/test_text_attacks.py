@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from service.http.file_texts import MAX_TEXT_BYTES
+from models.media.image_files import ImageFileError
+from service.http.file_texts import MAX_TEXT_BYTES, parameters_in
 from tests.hostile_images import png_chunk, within
 from tests.service.attacked import ERRORS, Attacked, attacked, status_of
 from tests.service.standin import picture
@@ -66,7 +67,7 @@ def of_parameters(text: bytes) -> bytes:
 
 
 FILES: Mapping[str, tuple[Callable[[], bytes], int]] = {
-    "a text that inflates": (inflating, 200),
+    "a text that inflates": (inflating, 422),
     "many texts": (many_texts, 200),
     "a long packet": (lambda: xmp(4 * MIB - 100), 200),
     "a longer packet": (lambda: xmp(5 * MIB), 200),
@@ -84,6 +85,21 @@ def test_hostile_text_does_not_block_others(server: Attacked, name: str) -> None
     body = json.dumps({"image": base64.b64encode(make()).decode()}).encode()
     head = b"POST /sdapi/v1/png-info HTTP/1.1\r\nHost: localhost\r\n"
     check(server, request(head, b"application/json", body), {expected, 422})
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        inflating(),
+        with_text(b"tEXt", b"parameters\0" + b"a" * (MAX_TEXT_BYTES + 1)),
+        with_text(b"tEXt", b"parameters\0" + b"a" * MIB),
+        with_text(b"iTXt", b"parameters\0\1\0\0\0" + zlib.compress(b"a" * MIB)),
+    ],
+    ids=["inflates", "longer", "much longer", "international"],
+)
+def test_texts_above_64_kib_are_refused(file: bytes) -> None:
+    with pytest.raises(ImageFileError, match="a text of more than 65536 bytes"):
+        parameters_in(file, 64)
 
 
 @pytest.mark.parametrize("size", [4 * MIB - 100, 5 * MIB])

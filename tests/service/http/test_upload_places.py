@@ -50,6 +50,28 @@ async def four(places: UploadSlots) -> AsyncIterator[list[asyncio.Task[None]]]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def receive_fast(places: UploadSlots) -> None:
+    for upload in places.uploads:
+        upload.arrived(4)
+
+
+async def test_clients_with_several_uploads_yield_to_one_without(
+    places: UploadSlots, clock: Clock, four: list[asyncio.Task[None]]
+) -> None:
+    """Although all of them are fast, until each client has one upload."""
+    clock.now = GRACE_S
+    receive_fast(places)
+    with places.slot("c"), places.slot("d"):
+        await asyncio.wait(four, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(Unavailable, match="was not your only one"):
+            await four[3]
+        with pytest.raises(Unavailable, match="was not your only one"):
+            await four[1]
+        assert [upload.client for upload in places.uploads] == ["a", "b", "c", "d"]
+        with pytest.raises(Unavailable, match="too many files"), places.slot("e"):
+            pass
+
+
 async def test_the_slowest_ends(
     places: UploadSlots, clock: Clock, four: list[asyncio.Task[None]]
 ) -> None:
@@ -66,13 +88,12 @@ async def test_the_slowest_ends(
                 pass
 
 
-@pytest.mark.parametrize("reason", ["new", "fast", "received"])
+@pytest.mark.parametrize("reason", ["new", "received"])
 async def test_active_uploads_keep_their_slots(
     places: UploadSlots, clock: Clock, four: list[asyncio.Task[None]], reason: str
 ) -> None:
     clock.now = GRACE_S if reason != "new" else GRACE_S - 1
     for upload in places.uploads:
-        upload.arrived(4 if reason == "fast" else 0)
         upload.is_received = reason == "received"
     with pytest.raises(Unavailable) as refused, places.slot("c"):
         pass
