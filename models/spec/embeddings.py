@@ -7,7 +7,9 @@ ComfyUI.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
@@ -17,10 +19,11 @@ PATH = "embeddings"
 INTRODUCTION = "embedding:"
 """Beginning of an embedding's name in ComfyUI."""
 
-_ENDING = r"(?:\.(?:safetensors|sft|pt|bin))?"
-_NO_MORE = r"(?![\w+&'-])"
-"""End of a name after `embedding:`: no character that may continue another name."""
-_UNKNOWN = r"(?<!\w)embedding:(?P<unknown>[^\s,:;|()\[\]{}<>]{1,200})"
+_ENDING = re.compile(r"\.(?:safetensors|sft|pt|bin)")
+_CONTINUATION = re.compile(r"[\w+&'-]")
+"""Character that may continue a name after `embedding:`."""
+_UNKNOWN = re.compile(r"[^\s,:;|()\[\]{}<>]{1,200}")
+_WORD = re.compile(r"\w")
 
 
 def path_of(name: str, encoder: str) -> str:
@@ -39,29 +42,96 @@ class Mention(NamedTuple):
     is_known: bool
 
 
-def mentions(text: str, names: Iterable[str]) -> Iterator[Mention]:
-    """Yield the mentions of embeddings in a prompt, from left to right, regardless of case.
+def mentions(text: str, names: Iterable[str]) -> tuple[Mention, ...]:
+    """List the mentions of embeddings in a prompt, from left to right, regardless of case.
 
     Args:
         names: names of the embeddings that the request may use.
     """
-    lowered = text.lower()
-    by_name = {name.lower(): name for name in names if name.lower() in lowered}
+    return _mentions(text, tuple(names))
+
+
+@lru_cache(maxsize=8)  # a request's prompts are searched several times
+def _mentions(text: str, names: Sequence[str]) -> tuple[Mention, ...]:
+    return tuple(_search(text, names))
+
+
+def _search(text: str, names: Iterable[str]) -> Iterator[Mention]:
+    lowered = _lowered(text)
+    by_name = {_lowered(name): name for name in names if _lowered(name) in lowered}
     if not by_name and INTRODUCTION not in lowered:
         return
-    for match in _pattern(by_name).finditer(text):
-        word = match["prefixed"] or match["bare"] or ""
-        name = by_name.get(word.lower())
-        if name is not None:
-            yield Mention(match.start(), match.end(), name, is_known=True)
-        elif not match["bare"]:  # a bare word that only `re` takes for the name is text
-            yield Mention(match.start(), match.end(), match["unknown"] or word, is_known=False)
+    prompt = _Prompt(text, lowered, by_name)
+    position = 0
+    while position < len(text):
+        mention = prompt.mention_at(position)
+        if mention is not None:
+            yield mention
+        position = position + 1 if mention is None else mention.stop
 
 
-def _pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern of the names, the longest first."""
-    longest_first = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    listed = longest_first or "(?!)"  # matches nothing
-    prefixed = rf"(?<!\w)embedding:(?P<prefixed>{listed}){_ENDING}{_NO_MORE}"
-    bare = rf"(?<!\w)(?P<bare>{listed})(?!\w)"
-    return re.compile(f"{prefixed}|{_UNKNOWN}|{bare}", re.IGNORECASE)
+def _lowered(text: str) -> str:
+    """Convert to lower case without a change of length: some capitals have two small letters."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+
+
+class _Prompt:
+    """Prompt that is searched for names.
+
+    Args:
+        lowered: the text in lower case, of the same length.
+        by_name: names by their lower case.
+    """
+
+    def __init__(self, text: str, lowered: str, by_name: Mapping[str, str]) -> None:
+        self._text, self._lowered, self._by_name = text, lowered, by_name
+        self._sorted = sorted(by_name)
+        self._longest = max(map(len, by_name), default=0)
+        self._prefixes = dict(_longest_prefixes(self._sorted))
+
+    def mention_at(self, position: int) -> Mention | None:
+        """Return the mention that begins at a position, if any."""
+        if position and _WORD.match(self._text, position - 1):
+            return None
+        if self._lowered.startswith(INTRODUCTION, position):
+            return self._introduced(position, position + len(INTRODUCTION))
+        for name, stop in self._names_at(position):
+            if not _WORD.match(self._text, stop):
+                return Mention(position, stop, name, is_known=True)
+        return None
+
+    def _introduced(self, position: int, start: int) -> Mention | None:
+        """Return the mention after `embedding:`, whose name may have a file's ending."""
+        for name, stop in self._names_at(start):
+            ending = _ENDING.match(self._lowered, stop)
+            for end in (ending.end() if ending else stop, stop):
+                if not _CONTINUATION.match(self._text, end):
+                    return Mention(position, end, name, is_known=True)
+        unknown = _UNKNOWN.match(self._text, start)
+        return unknown and Mention(position, unknown.end(), unknown[0], is_known=False)
+
+    def _names_at(self, start: int) -> Iterator[tuple[str, int]]:
+        """Yield the names at a position and their ends, the longest first.
+
+        Names that begin here sort before the text that follows, as do names that begin with them.
+        """
+        following = self._lowered[start : start + self._longest]
+        before = bisect_right(self._sorted, following)
+        name = self._sorted[before - 1] if before else None
+        while name:
+            if following.startswith(name):
+                yield self._by_name[name], start + len(name)
+            name = self._prefixes[name]
+
+
+def _longest_prefixes(names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each of the sorted names, and the longest other name that it begins with."""
+    prefixes: list[str] = []
+    for name in names:
+        while prefixes and not name.startswith(prefixes[-1]):
+            prefixes.pop()
+        yield name, prefixes[-1] if prefixes else None
+        prefixes.append(name)

@@ -18,6 +18,10 @@ LIMIT_S = 10.0
 """Processor time for a megabyte. The slowest pattern takes a second; a quadratic one takes hours.
 """
 WORST: Mapping[str, tuple[str, ...]] = {
+    "models.spec.embeddings:_CONTINUATION": ("a", "-"),
+    "models.spec.embeddings:_ENDING": (".", ".p", ".safetensor"),
+    "models.spec.embeddings:_UNKNOWN": ("a", " ", "("),
+    "models.spec.embeddings:_WORD": ("a", "-"),
     "models.spec.file_kinds:_OLD_PICKLE": ("(", "(lp0\n", "c", "ca\n", "d1"),
     "models.spec.file_kinds:_PAGE": (" ", "\t", "<", "<!", "\n<"),
     "models.spec.file_kinds:_TEXT": ("a", "\x00", "\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -48,3 +49,36 @@ def test_many_names_and_a_long_prompt_take_little_time() -> None:
     before = time.process_time()
     selected = [item.name for item in mentions(text, names) if item.is_known]
     assert selected == ["name 7"] and time.process_time() - before < 1
+
+
+def test_the_longest_name_that_ends_at_a_word_is_the_mention() -> None:
+    """Compared with a search that tries every name at every place."""
+    letters = random.Random(1)
+    for _ in range(300):
+        names = {"".join(letters.choices("ab -", k=letters.randint(1, 4))) for _ in range(6)}
+        names = {name.strip() for name in names} - {""}
+        text = "".join(letters.choices("ab -", k=30))
+        assert [item.name for item in mentions(text, sorted(names))] == by_hand(text, names)
+
+
+def by_hand(text: str, names: set[str]) -> list[str]:
+    result, place = [], 0
+    while place < len(text):
+        is_start = place == 0 or text[place - 1] in " -"
+        here = [
+            name
+            for name in sorted(names, key=len, reverse=True)
+            if is_start
+            and text.startswith(name, place)
+            and text[place + len(name) :][:1] in ("", " ", "-")
+        ]
+        result += here[:1]
+        place += len(here[0]) if here else 1
+    return result
+
+
+def test_names_within_names_take_little_time() -> None:
+    names = ["-x" * length + "-" for length in range(1, 100)]
+    before = time.thread_time()
+    assert mentions("-x" * 5_000, names) == ()
+    assert time.thread_time() - before < 1
