@@ -56,6 +56,8 @@ class BatchDriver:
         self._key = file_key(batch.input_file_id)
         self._stored_bytes = 0
         """Total size of the results that this driver has stored."""
+        self._storing = asyncio.Lock()
+        """Held from the check of the limits until a result counts."""
         self._writing: set[asyncio.Task[Any]] = set()
         """Tasks that create jobs or record ends, and must not be cancelled."""
 
@@ -129,7 +131,11 @@ class BatchDriver:
     async def _line(self, number: int, byte_range: LineRange, job_id: str | None) -> None:
         line = await read_line(self._front.store, self._key, byte_range)
         result = await self._result(number, line, job_id)
-        await self._shielded(self._store_result(number, result))
+        await self._shielded(self._store_in_turn(number, result))
+
+    async def _store_in_turn(self, number: int, result: Result) -> None:
+        async with self._storing:
+            await self._store_result(number, result)
 
     async def _store_result(self, number: int, result: Result) -> None:
         """Store a batch line's result and record its end. Raises: BatchLeaseLost, StoreError."""

@@ -28,10 +28,17 @@ LookUp = Callable[[str, int], list[str]]
 _UNICAST = ipaddress.ip_network("2000::/3")
 """IPv6 block assigned to hosts of the internet."""
 _TRANSLATED = tuple(
-    map(ipaddress.ip_network, ("2002::/16", "2001::/32", "192.88.99.0/24", "192.31.196.0/24"))
+    map(
+        ipaddress.ip_network,
+        (
+            *("2002::/16", "2001::/32", "2001:4:112::/48", "2620:4f:8000::/48"),
+            *("192.88.99.0/24", "192.31.196.0/24", "192.175.48.0/24", "192.52.193.0/24"),
+        ),
+    )
 )
 """Networks that are public by the registry but lead elsewhere. 6to4 and Teredo can reach any IPv4
-address. (So can NAT64, which is outside `_UNICAST`.) IPv4: relays of 6to4, and AS112's sinks."""
+address. (So can NAT64, which is outside `_UNICAST`.) The others are AS112's sinks, and relays of
+6to4 and of AMT."""
 
 LOOKUPS, LOOKUPS_EACH = 32, 8
 """Maximum concurrent lookups of one resolver, in total and per tenant. The name server determines

@@ -84,7 +84,7 @@ class UploadSlots:
         return sum(upload.client == client for upload in self.uploads)
 
     def _evict_slowest(self, client: str) -> None:
-        """Evict the slowest upload that may end for `client`. Raises: Unavailable: there is none."""
+        """Evict the slowest upload that may end for a client. Raises: Unavailable: none may."""
         now, fair_count = self._clock(), self._count(client) + 1
         evictable = [
             upload

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -36,6 +37,7 @@ from service.jobs.model.state_machine import ENDED
 from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Method
+from service.responses.json_content import in_thread_if_large
 from service.responses.wait import events_of
 from service.responses.warning_header import warning_header
 from service.schemas.response import JobView, QueueView, job_url, view_job
@@ -61,7 +63,8 @@ async def job_view(
         return view_job(job, queue_view, retention_s=front.settings.queue.retention_s)
     hold.add(size)
     files = await _inline(front, job)
-    return view_job(job, queue_view, files, retention_s=front.settings.queue.retention_s)
+    view = partial(view_job, job, queue_view, files, retention_s=front.settings.queue.retention_s)
+    return await in_thread_if_large(view, size)
 
 
 async def job_view_within_limits(
@@ -95,7 +98,7 @@ async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
 async def json_answer(front: FrontEnd, job: Job, client: str) -> Response:
     """Build the response with a job's JSON view. Raises: Busy, Unavailable: as `job_view`."""
     hold = front.bodies.hold(client)
-    return _held_response(await job_view(front, job, hold), hold)
+    return await _held_response(await job_view(front, job, hold), hold)
 
 
 async def accepted_answer(
@@ -112,16 +115,18 @@ async def accepted_answer(
         rank: as in `job_view`.
     """
     hold = front.bodies.hold(client)
-    return _held_response(
+    return await _held_response(
         await job_view_within_limits(front, job, hold, rank), hold, status, headers
     )
 
 
-def _held_response(
+async def _held_response(
     view: JobView, hold: Hold, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    content = view.model_dump_json().encode()
-    return HeldResponse(content, hold, status, headers=headers, media_type="application/json")
+    content = await in_thread_if_large(view.model_dump_json, hold.amount)
+    return HeldResponse(
+        content.encode(), hold, status, headers=headers, media_type="application/json"
+    )
 
 
 def job_headers(job: Job) -> dict[str, str]:
@@ -317,5 +322,6 @@ async def _stream(front: FrontEnd, job_id: str, after: str, waiting: Hold) -> As
 async def _event_text(front: FrontEnd, job_id: str, event: Event, files: Hold) -> bytes:
     data = json.dumps({"id": job_id, **event.data})
     if event.name in ENDED and (job := await front.queue.get(job_id)):
-        data = (await job_view_within_limits(front, job, files)).model_dump_json()
+        view = await job_view_within_limits(front, job, files)
+        data = await in_thread_if_large(view.model_dump_json, files.amount)
     return f"id: {event.id}\nevent: {event.name}\ndata: {data}\n\n".encode()

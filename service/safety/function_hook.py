@@ -74,20 +74,25 @@ class FunctionHook:
                 answered.set_result(answer)
 
         def run() -> None:
-            answer = self._call(safety_check)
+            try:
+                answer = self._function(safety_check)
+            except BaseException as error:  # such as SystemExit
+                answer = _failed(error)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(end, answer)
 
+        thread = threading.Thread(target=run, name="safety", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread is left
+            raise NoVerdict(f"the function cannot be called: {error}") from None
         self._running += 1
-        threading.Thread(target=run, name="safety", daemon=True).start()
         answer = await answered
         if isinstance(answer, NoVerdict):
             raise answer
         return answer
 
-    def _call(self, safety_check: dict[str, Any]) -> object:
-        try:
-            return self._function(safety_check)
-        except Exception as error:
-            log.warning("the safety function failed", exc_info=error)
-            return NoVerdict(f"it failed with {type(error).__name__}")
+
+def _failed(error: BaseException) -> NoVerdict:
+    log.warning("the safety function failed", exc_info=error)
+    return NoVerdict(f"it failed with {type(error).__name__}")

@@ -126,6 +126,8 @@ class History:
     """Records of the ledger's files."""
     totals: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     """Sums of the records, as stored in Redis."""
+    pools_without_slots: int = 0
+    """Number of pools that ended because slots were taken while no job ran."""
     left_processes: list[str] = field(default_factory=list)
     """Processes left after the system ended."""
 

@@ -235,6 +235,12 @@ def nothing_left(history: History) -> Violations:
     yield from (f"process {process}" for process in history.left_processes)
 
 
+def whole_capacity(history: History) -> Violations:
+    """An idle pool has all of its slots; it looks at each heartbeat, and ends otherwise."""
+    if history.pools_without_slots:
+        yield f"{history.pools_without_slots} pools lost slots"
+
+
 def orderly_exits(history: History) -> Violations:
     """Processes exit only when made to; a drained process exits in time with code 0."""
     for exit in history.exits:
@@ -275,6 +281,7 @@ INVARIANTS: tuple[Callable[[History], Violations], ...] = (
     balanced,
     known_keys,
     nothing_left,
+    whole_capacity,
     orderly_exits,
     everybody_served,
 )

@@ -61,6 +61,7 @@ class Run:
             self._system.close()
         self.history.resumed = self._system.said("resumes after step")
         self._log(self.history.summary())
+        self.history.pools_without_slots = self._system.said("slots are taken while no job runs")
         self.history.left_processes = marked(self._system.mark)
         return self.history
 

@@ -167,6 +167,7 @@ WRONG: dict[str, Callable[[], History]] = {
     "known_keys": lambda: history(unknown_keys=["{atelier}:what"]),
     "nothing_left: key": lambda: history(left_keys=["{atelier}:leases"]),
     "nothing_left: file": lambda: history(left_files=["outputs/job_1"]),
+    "whole_capacity": lambda: history(pools_without_slots=1),
     "nothing_left: process": lambda: history(left_processes=["7 python"]),
     "orderly_exits": lambda: history(exits=[Exit("pool-0", 1, None, 0.0)]),
     "orderly_exits: Exit(name='pool-0', code=1": lambda: history(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +151,8 @@ def function(question: dict[str, Any]) -> object:
             ends.wait()
         case "fail":
             raise ZeroDivisionError
+        case "exit":
+            sys.exit("no verdict today")
         case "garbage":
             return "perhaps"
     return True
@@ -174,6 +177,15 @@ async def test_a_function_without_a_verdict_is_absent(prompt: str, said: str) ->
     checks, _ = checker(check=NAME)
     with pytest.raises(NoVerdict, match=said):
         await checks.check(question(prompt), "acme")
+
+
+@pytest.mark.usefixtures("one_try")
+async def test_a_function_that_exits_gives_its_place_back() -> None:
+    checks, _ = checker(check=NAME, max_checks=1)
+    for _ in range(2):
+        with pytest.raises(NoVerdict, match="SystemExit"):
+            await checks.check(question("exit"), "acme")
+    await checks.check(question("a hat"), "acme")
 
 
 async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:

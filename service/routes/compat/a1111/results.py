@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -15,6 +17,7 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.recipes.parameters import LABELS, parameters_of
 from service.recipes.recipe import generator, recipe_of
+from service.responses.json_content import in_thread_if_large
 from service.responses.render import job_headers
 from service.routes.compat.a1111.bodies import TextToImage
 from service.routes.compat.a1111.masks import MaskedRequest, paste_region
@@ -67,17 +70,22 @@ async def answer(
         )
         if masked and masked.files.box:
             contents = [await paste_region(call, masked, data, hold) for data in contents]
-        hold.add(sum(len(data) for data in contents))  # for the base64 copy
-        body = A1111Images(
-            images=[base64.b64encode(data).decode() for data in contents],
-            parameters=request.model_dump(exclude={*OMITTED_FIELDS}),
-            info=json.dumps(info_of(request, spec, job)),
-        )
+        hold.add(size := sum(len(data) for data in contents))  # for the base64 copy
+        serialize = partial(_serialize, request, contents, info_of(request, spec, job))
+        content = await in_thread_if_large(serialize, size)
     except BaseException:
         hold.close()
         raise
-    content = json.dumps(body.model_dump()).encode()  # ASCII: a field may have lone surrogates
     return HeldResponse(content, hold, headers=job_headers(job), media_type=JSON)
+
+
+def _serialize(request: TextToImage, contents: Sequence[bytes], info: Mapping[str, Any]) -> bytes:
+    body = A1111Images(
+        images=[base64.b64encode(data).decode() for data in contents],
+        parameters=request.model_dump(exclude={*OMITTED_FIELDS}),
+        info=json.dumps(info),
+    )
+    return json.dumps(body.model_dump()).encode()  # ASCII: a field may have lone surrogates
 
 
 def info_of(body: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:

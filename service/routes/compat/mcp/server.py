@@ -7,7 +7,7 @@ import base64
 import json
 import sys
 from collections.abc import Coroutine, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from mcp import types
@@ -19,6 +19,7 @@ from starlette.types import Scope, Send
 from service.admission.parse import parse_as
 from service.errors.problems import Problem
 from service.recipes.recipe import generator
+from service.responses.json_content import in_thread_if_large
 from service.routes.compat.call import Call
 from service.routes.compat.mcp import tools
 from service.routes.compat.mcp.arguments import Arguments
@@ -128,7 +129,9 @@ async def _result(
 
     async def run_tool() -> types.CallToolResult:
         with call.front.bodies.holding(call.client) as hold:
-            return _tool_result(await tools.run_tool(call, tool, parsed, report, hold))
+            result = await tools.run_tool(call, tool, parsed, report, hold)
+            size = sum(map(len, result.files))
+            return await in_thread_if_large(partial(_tool_result, result), size)
 
     return await _run_shielded(run_tool())
 

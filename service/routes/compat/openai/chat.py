@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import EVENTS, JSON
 from service.jobs.model.job import Job
+from service.responses.json_content import in_thread_if_large
 from service.responses.render import job_headers as headers_of
 from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
@@ -84,10 +85,14 @@ async def _admit(incoming: IncomingRequest, body: ChatRequest) -> Job:
 async def _answer(call: Call, job: Job, body: ChatRequest) -> Response:
     hold = call.front.bodies.hold(call.client)
     files = await read_output_files(call.front, job, hold)
-    hold.add(sum(map(len, files)))  # for the base64 copies
-    view = to_completion(job, files, shows_images=body.shows_images)
-    content = view.model_dump_json(exclude_none=True).encode()
-    return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
+    hold.add(size := sum(map(len, files)))  # for the base64 copies
+
+    def serialize() -> str:
+        view = to_completion(job, files, shows_images=body.shows_images)
+        return view.model_dump_json(exclude_none=True)
+
+    content = await in_thread_if_large(serialize, size)
+    return HeldResponse(content.encode(), hold, headers=headers_of(job), media_type=JSON)
 
 
 ENDPOINT = CompatibleEndpoint(

@@ -9,10 +9,11 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from service.errors.problems import FieldError, Invalid
-from service.http.inflight_limits import HeldResponse, Hold
+from service.http.inflight_limits import HeldResponse
 from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import EVENTS, JSON
 from service.jobs.model.job import Job
+from service.responses.json_content import in_thread_if_large
 from service.responses.links import links_of
 from service.responses.render import job_headers as headers_of
 from service.responses.render import job_headers_on_errors
@@ -140,17 +141,15 @@ async def _generate(call: Call, read: Any, kind: Kind) -> Response:
 async def _answer(call: Call, job: Job, body: ImageRequest) -> Response:
     hold = call.front.bodies.hold(call.client)
     if body.response_format == "url":
-        return _held_response(
-            to_images_view(job, links=await links_of(call.front, call.request, job)), job, hold
-        )
+        links = await links_of(call.front, call.request, job)
+        content = to_images_view(job, links=links).model_dump_json()
+        return Response(content, headers=headers_of(job), media_type=JSON)
     data = await read_output_files(call.front, job, hold)
-    hold.add(sum(map(len, data)))  # for the base64 copies
-    return _held_response(to_images_view(job, files=data), job, hold)
-
-
-def _held_response(view: ImagesView, job: Job, hold: Hold) -> Response:
-    content = view.model_dump_json().encode()
-    return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
+    hold.add(size := sum(map(len, data)))  # for the base64 copies
+    content = await in_thread_if_large(
+        lambda: to_images_view(job, files=data).model_dump_json(), size
+    )
+    return HeldResponse(content.encode(), hold, headers=headers_of(job), media_type=JSON)
 
 
 ENDPOINT = CompatibleEndpoint(

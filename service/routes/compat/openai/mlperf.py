@@ -16,6 +16,7 @@ from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job
+from service.responses.json_content import in_thread_if_large
 from service.responses.links import links_of
 from service.responses.render import job_headers as headers_of
 from service.routes.compat import documents
@@ -108,9 +109,13 @@ async def _bytes(call: Call, job: Job) -> Response:
     hold = call.front.bodies.hold(call.client)
     (data, *_) = await read_output_files(call.front, job, hold)
     hold.add(len(data))  # for the base64 copy
-    view = MlperfVideoView(video_id=job.id, video_bytes=base64.b64encode(data).decode())
-    content = view.model_dump_json().encode()
-    return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
+
+    def serialize() -> str:
+        view = MlperfVideoView(video_id=job.id, video_bytes=base64.b64encode(data).decode())
+        return view.model_dump_json()
+
+    content = await in_thread_if_large(serialize, len(data))
+    return HeldResponse(content.encode(), hold, headers=headers_of(job), media_type=JSON)
 
 
 ENDPOINT = CompatibleEndpoint(

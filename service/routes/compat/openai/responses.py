@@ -11,6 +11,7 @@ from fastapi import APIRouter, Response
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import EVENTS, JSON
 from service.jobs.model.job import Job
+from service.responses.json_content import in_thread_if_large
 from service.responses.render import job_headers as headers_of
 from service.responses.render import job_headers_on_errors
 from service.routes.compat import documents
@@ -99,9 +100,9 @@ async def _admit(incoming: IncomingRequest, body: ResponseRequest) -> Job:
 async def _answer(call: Call, job: Job) -> Response:
     hold = call.front.bodies.hold(call.client)
     files = await read_output_files(call.front, job, hold)
-    hold.add(sum(map(len, files)))  # for the base64 copies
-    content = to_response(job, files).model_dump_json().encode()
-    return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
+    hold.add(size := sum(map(len, files)))  # for the base64 copies
+    content = await in_thread_if_large(lambda: to_response(job, files).model_dump_json(), size)
+    return HeldResponse(content.encode(), hold, headers=headers_of(job), media_type=JSON)
 
 
 ENDPOINT = CompatibleEndpoint(
