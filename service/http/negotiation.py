@@ -21,6 +21,9 @@ MAX_ENTRIES = 64
 DEFAULT_WAIT_S = 60.0
 """Default of `Prefer: wait` without a number."""
 
+_QUALITY = re.compile(r"[01](\.\d{0,3})?")
+_SECONDS = re.compile(r"\d{1,9}")
+
 
 @dataclass(frozen=True)
 class Range:
@@ -56,7 +59,7 @@ def parse_accept(header: str) -> list[Range]:
 def _quality(parameters: Sequence[str]) -> float:
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
-        if name.strip().lower() == "q" and re.fullmatch(r"[01](\.\d{0,3})?", value.strip()):
+        if name.strip().lower() == "q" and _QUALITY.fullmatch(value.strip()):
             return min(1.0, float(value))
     return 1.0
 
@@ -120,7 +123,7 @@ def preferred_wait_s(headers: Sequence[str]) -> float | None:
             continue
         if not value:
             return DEFAULT_WAIT_S
-        return float(value) if re.fullmatch(r"\d{1,9}", value) else None
+        return float(value) if _SECONDS.fullmatch(value) else None
     return None
 
 

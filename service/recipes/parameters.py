@@ -42,6 +42,7 @@ MIN_PAIRS = 3
 """Minimum number of pairs in a last line; with fewer, the line is part of the prompt."""
 
 _PAIR = re.compile(r'(\w[\w /-]{0,60}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_NEEDS_QUOTES = re.compile(r"[,:\n]")
 _SIZE = re.compile(r"(\d+)x(\d+)")
 
 
@@ -110,7 +111,7 @@ def _number(value: float | None) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if re.search(r"[,:\n]", text) else text
+    return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text
 
 
 def parse_parameters(text: str) -> dict[str, str]:
