@@ -49,6 +49,10 @@ class PoolSettings(Section):
     flags: Literal["auto"] | tuple[str, ...] = "auto"
     """Flags for XLA and libtpu. They extend those chosen for this model on these chips, and replace
     flags of the same name. "auto": only the chosen flags."""
+    kernels: Literal["experimental", "plain"] = "experimental"
+    """Kernels of attention on TPU v6e and TPU7x, and of 8-bit products on TPU v6e. "experimental":
+    Atelier's own, which no chip has run yet; a worker compares them with the plain ones when it
+    starts, and uses the plain ones where they differ. "plain": those of JAX and XLA."""
     batch_sizes: tuple[int, ...] = ()
     """Compiled batch sizes if the model's `batching` is "fast"; 1 is always included. Empty: 1, 2,
     4, … up to `slots`."""

@@ -33,8 +33,6 @@ from models.loading.sources import (
     ImagePromptSource,
     Reader,
 )
-from models.nn.kernels.int8_matmul import eight_bit_for
-from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
 from models.spec.notices import collected_notices
@@ -58,6 +56,7 @@ from workers.programs import aot_key, warmup
 from workers.programs.aot_cache import Executables, ModelExecutables, NoExecutables
 from workers.slice import devices as accelerators
 from workers.slice import preflight, xla_flags
+from workers.slice.kernel_check import usable_kernels
 from workers.slice.mesh import make_mesh
 
 log = logging.getLogger(__name__)
@@ -241,12 +240,8 @@ def open_slice(
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
     dtype = model.activation_dtype or model.dtype
-    layout = Layout(
-        make_mesh(chosen.shape, devices),
-        kernel_for(devices[0], dtype),
-        table,
-        eight_bit_for(devices[0].device_kind),
-    )
+    kernels = usable_kernels(devices[0], dtype, pool.kernels)
+    layout = Layout(make_mesh(chosen.shape, devices), kernels.attention, table, kernels.eight_bit)
     log.info(
         "%s on %d x %s: %s, %d slots, %s (%s)",
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),

@@ -23,7 +23,7 @@ from workers.programs import aot_key
 from workers.programs.bucket_programs import Values
 
 OF_PROGRAMS = {"mesh", "table", "slots", "per_device_batch_size", "batch_sizes"} | {
-    *("elastic", "precision", "flags")
+    *("elastic", "precision", "flags", "kernels")
 }
 """Settings of a pool that determine its compiled programs."""
 NO_PROGRAM = {"source", "base", "defaults", "warmup"}
@@ -41,7 +41,7 @@ class Handshake:
     """Fingerprint of the model."""
     mesh: dict[str, int]
     table: dict[str, list[str]]
-    kernel: str
+    kernels: list[str]
     devices: list[int]
     sizes: list[int]
     """Sizes of compiled batches."""
@@ -57,7 +57,7 @@ class Handshake:
             pipeline.spec.fingerprint,
             dict(layout.mesh.shape),
             {axis: list(names) for axis, names in layout.table.items()},
-            str(getattr(layout.kernel, "__name__", layout.kernel)),
+            aot_key.kernels(layout),
             [device.id for device in layout.mesh.devices.flat],
             list(sizes),
             elastic,

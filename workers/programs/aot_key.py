@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from models.interface.pipeline import PyTree
+from models.nn.kernels.kernel import kernel_name
 from models.parallel.axis_rules import Layout
 
 PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
@@ -116,17 +117,21 @@ def of_devices(devices: Iterable[jax.Device]) -> list[list[Any]]:
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """Return the layout's part of the key: mesh, devices in order, axis table and attention kernel.
-
-    The kernel is given by name; its variant follows from the device, the model's dtype and the
-    code.
-    """
+    """Return the layout's part of the key: mesh, devices in order, axis table and kernels."""
     return {
         "mesh": [[name, size] for name, size in layout.mesh.shape.items()],
         "devices": of_devices(layout.mesh.devices.flat),
         "table": {axis: list(names) for axis, names in layout.table.items()},
-        "kernel": getattr(layout.kernel, "__qualname__", type(layout.kernel).__qualname__),
+        "kernels": kernels(layout),
     }
+
+
+def kernels(layout: Layout) -> list[str]:
+    """Return the names of the kernels of attention and of 8-bit products.
+
+    Their variants follow from the device, the model's dtype and the code.
+    """
+    return [kernel_name(kernel) for kernel in (layout.kernel, layout.eight_bit)]
 
 
 def of_arguments(tree: PyTree) -> str:

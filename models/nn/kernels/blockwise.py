@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from models.nn.kernels.block_sizes import Choose, even
-from models.nn.kernels.kernel import NOTHING, AttentionOutput, Kernel
+from models.nn.kernels.kernel import NOTHING, AttentionOutput, Kernel, kernel_name
 from models.nn.kernels.xla import xla_kernel
 
 Keys = Bool[Array, " kv_tokens"] | None
@@ -129,4 +129,5 @@ def by_keys(few: Kernel, many: Kernel, most: int) -> Kernel:
     ) -> AttentionOutput:
         return (few if k.shape[1] <= most else many)(q, k, v, scale=scale, keys=keys)
 
+    attend.__qualname__ = f"by_keys({kernel_name(few)}, {kernel_name(many)})"
     return attend

@@ -48,3 +48,8 @@ class Kernel(Protocol):
         keys: Bool[Array, " kv_tokens"] | None = None,
     ) -> AttentionOutput:
         """Return the attended values, and the log-sums that merging needs."""
+
+
+def kernel_name(kernel: object) -> str:
+    """Return a kernel's name, which differs between kernels that compute in different ways."""
+    return str(getattr(kernel, "__qualname__", type(kernel).__qualname__))

@@ -39,16 +39,20 @@ class Chip(Protocol):
         """Kind of device, as JAX names it."""
 
 
-def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
+def kernel_for(chip: Chip, dtype: DTypeLike, *, experimental: bool = True) -> Kernel:
     """Select flash attention if the chip has it for this dtype of queries, else XLA's products.
 
     TPU: splash, or `wide_attention` for bfloat16 on chips with 256-wide matrix units, in the
     table's block sizes; XLA for few keys. GPU: cuDNN in bfloat16 and float16. Otherwise: XLA, in
     blocks if the logits would be large.
+
+    Args:
+        experimental: select `wide_attention` where it applies, which no chip has run yet.
     """
     if chip.platform == "gpu" and jnp.dtype(dtype) in map(jnp.dtype, cudnn.DTYPES):
         return cudnn.cudnn_kernel
-    flash = flash_kernel(chip, of_chip(chip.device_kind), dtype)
+    choose = of_chip(chip.device_kind)
+    flash = flash_kernel(chip, choose, dtype) if experimental else plain_kernel(chip, choose)
     if chip.platform == "tpu":
         return by_keys(few_keys_kernel, flash, FEW_KEYS)
     return sized_kernel(xla_kernel, flash, MAX_LOGITS)
@@ -56,11 +60,14 @@ def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
 
 def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:
     """Return the chip's blockwise attention kernel, with block sizes from `choose`."""
-    if chip.platform != "tpu":
-        return blockwise_kernel(choose)
-    return (
-        transposed_kernel(choose) if uses_transposed_kernel(chip, dtype) else splash_kernel(choose)
-    )
+    if uses_transposed_kernel(chip, dtype):
+        return transposed_kernel(choose)
+    return plain_kernel(chip, choose)
+
+
+def plain_kernel(chip: Chip, choose: Choose) -> Kernel:
+    """Return JAX's splash kernel on a TPU, XLA's products in blocks elsewhere."""
+    return splash_kernel(choose) if chip.platform == "tpu" else blockwise_kernel(choose)
 
 
 def uses_transposed_kernel(chip: Chip, dtype: DTypeLike) -> bool:
