@@ -13,8 +13,8 @@ from tests.gate.groups import Group, in_groups
 ROOT = Path(__file__).parents[1]
 
 WAITING, ALONE = "waiting", "alone"
-"""Names of the invocations of tests that mostly wait for other processes, and of tests that no
-other test may run beside."""
+"""Names of the invocations of tests that mostly wait for other processes, and of tests that run
+while no other test does."""
 COMPUTING_PROCESSES, WAITING_PROCESSES = 2, 3
 """Number of test processes on two cores for tests that compute, and for tests that wait."""
 
