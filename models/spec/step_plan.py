@@ -15,9 +15,13 @@ from pydantic import Field, model_validator
 
 from models.spec.frozen import FrozenModel
 
-Estimate = Literal["reuse", "magnitude", "taylor"]
+Estimate = Literal["reuse", "magnitude", "taylor", "spectral", "fitted"]
 MAX_ORDER = 2
-"""Highest order of a Taylor estimate. Each order stores another residual per row."""
+"""Highest order of an estimate. Each order stores another residual per row."""
+EXTRAPOLATING = ("taylor", "spectral", "fitted")
+"""Estimates from several residuals, which have an order."""
+RIDGE = 0.1
+"""Penalty on the squared coefficients of `spectral`, except for the constant's."""
 
 Weights = tuple[float, ...]
 """Weights of the last full steps' residuals, latest first. All zeros: the step runs in full."""
@@ -28,9 +32,13 @@ class PlannedCache(FrozenModel):
 
     A skipped step adds an estimate of the residual of all blocks. `reuse`: the residual of the last
     full step. `magnitude`: that residual times the ratio of the usual magnitudes of both steps.
-    `taylor`: an extrapolation of the last full steps, linear or (`order` 2) quadratic.
+    `taylor`: an extrapolation of the last full steps, linear or (`order` 2) quadratic. `spectral`:
+    a line or (`order` 2) parabola of Chebyshev polynomials, by ridge regression on the last three
+    full steps. `fitted`: weights of the last two or (`order` 2) three full steps that were fitted
+    to recorded residuals, one set for each skipped step.
 
-    Source: Ma et al. 2025 (MagCache) for `magnitude`; Liu et al. 2025 (TaylorSeer) for `taylor`.
+    Source: Ma et al. 2025 (MagCache) for `magnitude`; Liu et al. 2025 (TaylorSeer) for `taylor`;
+    Han et al. 2026 (Spectrum) for `spectral`, which uses all full steps.
     """
 
     kind: Literal["planned"]
@@ -44,9 +52,13 @@ class PlannedCache(FrozenModel):
     estimate: Estimate = "reuse"
     """Estimate that replaces the residual in a skipped step."""
     order: int = Field(default=1, ge=1, le=MAX_ORDER)
-    """Order of `taylor`; must be 1 for other estimates."""
+    """Order of `taylor`, `spectral` and `fitted`; must be 1 for other estimates."""
     magnitudes: tuple[float, ...] = ()
     """Mean magnitude of the blocks' residual at each step, for `magnitude`; in any unit."""
+    fitted: tuple[Weights, ...] = ()
+    """Weights of each step, for `fitted`: empty for full steps, else those of the last full steps,
+    latest first. Images with another number of steps, or with full steps that are not in the plan,
+    use the extrapolation of `taylor`."""
 
     @model_validator(mode="after")
     def _validate(self) -> PlannedCache:
@@ -60,14 +72,25 @@ class PlannedCache(FrozenModel):
             or not all(magnitude > 0 for magnitude in self.magnitudes)
         ):
             raise ValueError(f"magnitudes must be {self.steps} numbers above 0, one a step")
-        if self.estimate != "taylor" and self.order != 1:
-            raise ValueError(f"order {self.order} belongs to the estimate taylor; leave it out")
+        if self.estimate not in EXTRAPOLATING and self.order != 1:
+            estimates = ", ".join(EXTRAPOLATING)
+            raise ValueError(f"order {self.order} belongs to the estimates {estimates}")
+        if (self.estimate == "fitted") != bool(self.fitted):
+            raise ValueError("fitted belongs to the estimate fitted, which needs it")
+        if self.fitted and (
+            len(self.fitted) != self.steps or max(map(len, self.fitted)) > self.depth
+        ):
+            raise ValueError(
+                f"fitted must have {self.steps} lists, one a step, of at most {self.depth} weights"
+            )
         return self
 
     @property
     def depth(self) -> int:
         """Number of earlier full steps that an estimate uses."""
-        return 1 + self.order if self.estimate == "taylor" else 1
+        if self.estimate == "spectral":
+            return 1 + MAX_ORDER
+        return 1 + self.order if self.estimate in EXTRAPOLATING else 1
 
     def weights(self, step_kind_changes: Sequence[bool]) -> list[Weights]:
         """Return the weights of each step of an image.
@@ -101,7 +124,18 @@ class PlannedCache(FrozenModel):
         """
         if self.estimate == "magnitude":
             return (self._magnitude(step, steps) / self._magnitude(earlier[0], steps),)
-        return taylor_weights(step, earlier) if self.estimate == "taylor" else (1.0,)
+        if self.estimate == "spectral":
+            return spectral_weights(step, earlier, steps, self.order)
+        if self.estimate == "fitted" and self._is_fitted_to(step, earlier, steps):
+            return self.fitted[step]
+        return (1.0,) if self.estimate == "reuse" else taylor_weights(step, earlier)
+
+    def _is_fitted_to(self, step: int, earlier: Sequence[int], steps: int) -> bool:
+        """Return whether the step's fitted weights belong to these full steps."""
+        if steps != self.steps or not self.fitted[step]:
+            return False
+        planned = [full for full in reversed(self.whole) if full < step][: len(self.fitted[step])]
+        return [*earlier[: len(planned)]] == planned
 
     def _magnitude(self, step: int, steps: int) -> float:
         """Return the magnitude at a step of an image, interpolated between the plan's steps."""
@@ -132,3 +166,24 @@ def taylor_weights(step: int, earlier: Sequence[int]) -> Weights:
         -ahead * slope - bend * (slope + before),
         bend * before,
     )
+
+
+def spectral_weights(step: int, earlier: Sequence[int], steps: int, order: int) -> Weights:
+    """Return the weights of a least-squares fit of Chebyshev polynomials over the steps.
+
+    The order is lower if there are too few residuals.
+
+    Args:
+        earlier: steps with stored residuals, latest first.
+        steps: number of steps of the image, which become the interval [-1, 1].
+        order: degree of the polynomial.
+    """
+    import numpy as np  # not for front ends
+
+    degree = min(order, len(earlier) - 1)
+    places = 2 * np.array([*earlier, step]) / max(1, steps - 1) - 1
+    basis = np.polynomial.chebyshev.chebvander(places, degree)
+    known, target = basis[:-1], basis[-1]
+    penalty = RIDGE * np.diag([0.0, *[1.0] * degree])
+    weights = target @ np.linalg.solve(known.T @ known + penalty, known.T)
+    return tuple(float(weight) for weight in weights)

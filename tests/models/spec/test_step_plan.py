@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from models.spec.quality_presets import Quality
-from models.spec.step_plan import PlannedCache, taylor_weights
+from models.spec.step_plan import PlannedCache, spectral_weights, taylor_weights
 
 NO_TURN = [False] * 8
 
@@ -71,6 +72,34 @@ def test_taylor_of_second_order_follows_the_published_recursion() -> None:
     assert estimate == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("earlier", [(3,), (4, 1), (5, 3, 2)])
+def test_spectral_weights_keep_constants(earlier: tuple[int, ...], order: int) -> None:
+    assert sum(spectral_weights(7, earlier, 8, order)) == pytest.approx(1)
+
+
+def test_spectral_weights_are_those_of_a_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the penalty, a parabola through three steps, or the nearest line."""
+    monkeypatch.setattr("models.spec.step_plan.RIDGE", 0.0)
+    earlier, values = (5, 3, 2), (3.0, -1.0, 5.0)
+    for order in (1, 2):
+        expected = np.polyval(np.polyfit(earlier, values, order), 7)
+        weights = spectral_weights(7, earlier, 8, order)
+        assert np.dot(weights, values) == pytest.approx(expected)
+
+
+def test_fitted_weights_belong_to_their_plan() -> None:
+    weights = [(), (), (0.9, 0.2), (), (), (1.1, -0.2), (1.2,), ()]
+    fitted = plan(0, 1, 3, 4, 7, estimate="fitted", fitted=weights)
+    run = fitted.weights(NO_TURN)
+    assert run[2] == (0.9, 0.2) and run[5] == (1.1, -0.2) and run[6] == (1.2, 0.0)
+    assert [step for step, used in enumerate(run) if not any(used)] == [0, 1, 3, 4, 7]
+    turned = fitted.weights([step == 4 for step in range(8)])
+    assert turned[5] == (1.0, 0.0), "the weights are of two full steps of one step kind"
+    other = fitted.weights([False] * 16)
+    assert other[5] == taylor_weights(5, (2, 0))
+
+
 def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
     def whole(steps: int) -> list[int]:
         weights = plan(0, 1, 4).weights([False] * steps)
@@ -88,16 +117,23 @@ def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
         ({"steps": 4, "whole": []}, "at least 1 item"),
         ({"steps": 2, "whole": [0], "estimate": "magnitude"}, "which needs them"),
         ({"steps": 2, "whole": [0], "magnitudes": [1, 1]}, "which needs them"),
-        ({"steps": 2, "whole": [0], "order": 2}, "belongs to the estimate taylor"),
+        ({"steps": 2, "whole": [0], "order": 2}, "belongs to the estimates taylor, spectral"),
         (
             {"steps": 2, "whole": [0], "order": 2, "estimate": "magnitude", "magnitudes": [1, 1]},
-            "belongs to the estimate taylor",
+            "belongs to the estimates taylor, spectral",
         ),
         (
             {"steps": 2, "whole": [0], "estimate": "magnitude", "magnitudes": [1, 0]},
             "2 numbers above 0",
         ),
         ({"steps": 2, "whole": [0], "order": 3}, "less than or equal to 2"),
+        ({"steps": 2, "whole": [0], "estimate": "fitted"}, "which needs it"),
+        ({"steps": 2, "whole": [0], "fitted": [[], [1]]}, "which needs it"),
+        ({"steps": 2, "whole": [0], "estimate": "fitted", "fitted": [[]]}, "2 lists"),
+        (
+            {"steps": 2, "whole": [0], "estimate": "fitted", "fitted": [[], [1, 2, 3]]},
+            "at most 2 weights",
+        ),
         ({"steps": 2, "whole": [0], "threshold": 0.1}, "not permitted"),
     ],
 )
