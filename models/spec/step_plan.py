@@ -15,13 +15,14 @@ from pydantic import Field, model_validator
 
 from models.spec.frozen import FrozenModel
 
-Estimate = Literal["reuse", "magnitude", "taylor", "spectral", "fitted"]
+Estimate = Literal["reuse", "magnitude", "taylor", "spectral"]
 MAX_ORDER = 2
 """Highest order of an estimate. Each order stores another residual per row."""
-EXTRAPOLATING = ("taylor", "spectral", "fitted")
+EXTRAPOLATING = ("taylor", "spectral")
 """Estimates from several residuals, which have an order."""
-RIDGE = 0.1
-"""Penalty on the squared coefficients of `spectral`, except for the constant's."""
+RIDGE = 0.03
+"""Penalty on the squared coefficients of `spectral`, except for the constant's. Of 0.003 to 1, the
+best for Flux's demo with four full steps of 16."""
 
 Weights = tuple[float, ...]
 """Weights of the last full steps' residuals, latest first. All zeros: the step runs in full."""
@@ -34,8 +35,7 @@ class PlannedCache(FrozenModel):
     full step. `magnitude`: that residual times the ratio of the usual magnitudes of both steps.
     `taylor`: an extrapolation of the last full steps, linear or (`order` 2) quadratic. `spectral`:
     a line or (`order` 2) parabola of Chebyshev polynomials, by ridge regression on the last three
-    full steps. `fitted`: weights of the last two or (`order` 2) three full steps that were fitted
-    to recorded residuals, one set for each skipped step.
+    full steps.
 
     Source: Ma et al. 2025 (MagCache) for `magnitude`; Liu et al. 2025 (TaylorSeer) for `taylor`;
     Han et al. 2026 (Spectrum) for `spectral`, which uses all full steps.
@@ -52,13 +52,9 @@ class PlannedCache(FrozenModel):
     estimate: Estimate = "reuse"
     """Estimate that replaces the residual in a skipped step."""
     order: int = Field(default=1, ge=1, le=MAX_ORDER)
-    """Order of `taylor`, `spectral` and `fitted`; must be 1 for other estimates."""
+    """Order of `taylor` and `spectral`; must be 1 for other estimates."""
     magnitudes: tuple[float, ...] = ()
     """Mean magnitude of the blocks' residual at each step, for `magnitude`; in any unit."""
-    fitted: tuple[Weights, ...] = ()
-    """Weights of each step, for `fitted`: empty for full steps, else those of the last full steps,
-    latest first. Images with another number of steps, or with full steps that are not in the plan,
-    use the extrapolation of `taylor`."""
 
     @model_validator(mode="after")
     def _validate(self) -> PlannedCache:
@@ -75,14 +71,6 @@ class PlannedCache(FrozenModel):
         if self.estimate not in EXTRAPOLATING and self.order != 1:
             estimates = ", ".join(EXTRAPOLATING)
             raise ValueError(f"order {self.order} belongs to the estimates {estimates}")
-        if (self.estimate == "fitted") != bool(self.fitted):
-            raise ValueError("fitted belongs to the estimate fitted, which needs it")
-        if self.fitted and (
-            len(self.fitted) != self.steps or max(map(len, self.fitted)) > self.depth
-        ):
-            raise ValueError(
-                f"fitted must have {self.steps} lists, one a step, of at most {self.depth} weights"
-            )
         return self
 
     @property
@@ -126,16 +114,7 @@ class PlannedCache(FrozenModel):
             return (self._magnitude(step, steps) / self._magnitude(earlier[0], steps),)
         if self.estimate == "spectral":
             return spectral_weights(step, earlier, steps, self.order)
-        if self.estimate == "fitted" and self._is_fitted_to(step, earlier, steps):
-            return self.fitted[step]
-        return (1.0,) if self.estimate == "reuse" else taylor_weights(step, earlier)
-
-    def _is_fitted_to(self, step: int, earlier: Sequence[int], steps: int) -> bool:
-        """Return whether the step's fitted weights belong to these full steps."""
-        if steps != self.steps or not self.fitted[step]:
-            return False
-        planned = [full for full in reversed(self.whole) if full < step][: len(self.fitted[step])]
-        return [*earlier[: len(planned)]] == planned
+        return taylor_weights(step, earlier) if self.estimate == "taylor" else (1.0,)
 
     def _magnitude(self, step: int, steps: int) -> float:
         """Return the magnitude at a step of an image, interpolated between the plan's steps."""

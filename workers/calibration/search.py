@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from models.spec.step_plan import Estimate, PlannedCache, Weights
+from models.spec.step_plan import Estimate, PlannedCache
 
-PENALTY = 1e-4
-"""Penalty on fitted weights, relative to the residuals' mean square: few images are recorded."""
 MAX_GAP = 12
 """Maximum number of consecutive skipped steps."""
 
@@ -54,20 +52,6 @@ class StepRecording:
         norms = np.maximum(self.products[:, step, step], np.finfo(float).tiny)
         return float((np.sqrt(missed / norms) * self.moves[:, step]).mean())
 
-    def fitted_weights(self, step: int, behind: Sequence[int]) -> Weights:
-        """Return the weights with the smallest squared error in the latents, over all images.
-
-        Args:
-            behind: the full steps that it combines, the latest first.
-        """
-        norms = np.maximum(self.products[:, step, step], np.finfo(float).tiny)
-        shares = self.moves[:, step] ** 2 / norms  # of an image's squared error in the latents
-        steps = [*behind, step]
-        products = np.einsum("n,nij->ij", shares, self.products[:, steps][:, :, steps])
-        penalty = PENALTY * np.trace(products[:-1, :-1]) / len(behind)
-        regular = products[:-1, :-1] + penalty * np.eye(len(behind))
-        return tuple(round(float(w), 5) for w in np.linalg.solve(regular, products[:-1, -1]))
-
 
 @dataclass(frozen=True)
 class Method:
@@ -76,14 +60,8 @@ class Method:
     estimate: Estimate
     order: int = 1
 
-    def plan(
-        self, whole: Sequence[int], recording: StepRecording, turns: Sequence[bool]
-    ) -> PlannedCache:
-        """Return the step-cache plan with these full steps and this estimate.
-
-        Args:
-            turns: for each step, whether earlier residuals are invalid there.
-        """
+    def plan(self, whole: Sequence[int], recording: StepRecording) -> PlannedCache:
+        """Return the step-cache plan with these full steps and this estimate."""
         return PlannedCache(
             kind="planned",
             steps=recording.steps,
@@ -91,33 +69,12 @@ class Method:
             estimate=self.estimate,
             order=self.order,
             magnitudes=recording.magnitudes if self.estimate == "magnitude" else (),
-            fitted=self._fitted(whole, recording, turns) if self.estimate == "fitted" else (),
         )
-
-    def weights(
-        self, step: int, behind: Sequence[int], recording: StepRecording, plan: PlannedCache
-    ) -> Weights:
-        """Return the weights of a skipped step. Args: plan: any plan of this method."""
-        if self.estimate == "fitted":
-            return recording.fitted_weights(step, behind)
-        return plan.estimate_weights(step, behind, recording.steps)
-
-    def _fitted(
-        self, whole: Sequence[int], recording: StepRecording, turns: Sequence[bool]
-    ) -> tuple[Weights, ...]:
-        weights: list[Weights] = []
-        behind: tuple[int, ...] = ()
-        for step, turn in enumerate(turns):
-            is_full = step in whole or turn or not behind
-            weights.append(() if is_full else recording.fitted_weights(step, behind))
-            if is_full:
-                behind = (step, *(() if turn else behind))[: 1 + self.order]
-        return tuple(weights)
 
 
 METHODS = (
     *(Method("reuse"), Method("magnitude"), Method("taylor"), Method("taylor", 2)),
-    *(Method("spectral"), Method("spectral", 2), Method("fitted"), Method("fitted", 2)),
+    Method("spectral", 2),
 )
 
 Behind = tuple[int, ...]
@@ -142,7 +99,7 @@ def best_plans(
         ends = [(lost + end, whole) for behind, (lost, whole) in states.items()
                 if (end := losses.to(behind, recording.steps)) is not None]  # fmt: skip
         if ends:
-            plans[count] = method.plan(min(ends)[1], recording, turns)
+            plans[count] = method.plan(min(ends)[1], recording)
         states = _further(states, losses)
     return plans
 
@@ -166,8 +123,7 @@ class _Losses:
 
     def __init__(self, recording: StepRecording, method: Method, turns: Sequence[bool]) -> None:
         self.steps, self._turns = recording.steps, turns
-        self._recording, self._method = recording, method
-        self._plan = method.plan([0], recording, turns)
+        self._recording, self._plan = recording, method.plan([0], recording)
         self._known: dict[tuple[int, Behind], float] = {}
 
     def behind(self, step: int, behind: Behind) -> Behind:
@@ -184,7 +140,7 @@ class _Losses:
     def _loss(self, step: int, behind: Behind) -> float:
         key = step, behind
         if key not in self._known:
-            weights = self._method.weights(step, behind, self._recording, self._plan)
+            weights = self._plan.estimate_weights(step, behind, self.steps)
             self._known[key] = self._recording.miss(step, behind[: len(weights)], weights)
         return self._known[key]
 

@@ -88,18 +88,6 @@ def test_spectral_weights_are_those_of_a_regression(monkeypatch: pytest.MonkeyPa
         assert np.dot(weights, values) == pytest.approx(expected)
 
 
-def test_fitted_weights_belong_to_their_plan() -> None:
-    weights = [(), (), (0.9, 0.2), (), (), (1.1, -0.2), (1.2,), ()]
-    fitted = plan(0, 1, 3, 4, 7, estimate="fitted", fitted=weights)
-    run = fitted.weights(NO_TURN)
-    assert run[2] == (0.9, 0.2) and run[5] == (1.1, -0.2) and run[6] == (1.2, 0.0)
-    assert [step for step, used in enumerate(run) if not any(used)] == [0, 1, 3, 4, 7]
-    turned = fitted.weights([step == 4 for step in range(8)])
-    assert turned[5] == (1.0, 0.0), "the weights are of two full steps of one step kind"
-    other = fitted.weights([False] * 16)
-    assert other[5] == taylor_weights(5, (2, 0))
-
-
 def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
     def whole(steps: int) -> list[int]:
         weights = plan(0, 1, 4).weights([False] * steps)
@@ -127,13 +115,6 @@ def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
             "2 numbers above 0",
         ),
         ({"steps": 2, "whole": [0], "order": 3}, "less than or equal to 2"),
-        ({"steps": 2, "whole": [0], "estimate": "fitted"}, "which needs it"),
-        ({"steps": 2, "whole": [0], "fitted": [[], [1]]}, "which needs it"),
-        ({"steps": 2, "whole": [0], "estimate": "fitted", "fitted": [[]]}, "2 lists"),
-        (
-            {"steps": 2, "whole": [0], "estimate": "fitted", "fitted": [[], [1, 2, 3]]},
-            "at most 2 weights",
-        ),
         ({"steps": 2, "whole": [0], "threshold": 0.1}, "not permitted"),
     ],
 )
