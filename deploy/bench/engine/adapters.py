@@ -49,7 +49,7 @@ class RandomAdapters:
         """Size of one row's adapter files."""
         return sum(file.stat().st_size for file in self._files.values())
 
-    def asked(self, fields: Fields, row: int) -> dict[str, Any]:
+    def with_adapters(self, fields: Fields, row: int) -> dict[str, Any]:
         """Return the request of a row with adapters that no other row shares."""
         loras = [
             RequestedLora(
