@@ -33,7 +33,7 @@ WORST: Mapping[str, tuple[str, ...]] = {
     "service.http.multipart:_INDEX": ("1", "]"),
     "service.http.ranges:_ONE": ("bytes=", "1", "-"),
     "service.http.request_ids:_WELL_FORMED": ("a", "/"),
-    "service.http.timestamps:_FORMAT": ("1", "2026-01-01T00:00:00.", "2026-01-01T00:00:00.1"),
+    "service.routes.job_filters:_FORMAT": ("1", "2026-01-01T00:00:00.", "2026-01-01T00:00:00.1"),
     "service.recipes.parameters:_PAIR": ("a", "a ", "a:", 'a:"', 'a:"\\"', "a: b, ", "\\"),
     "service.recipes.parameters:_SIZE": ("1", "1x", "x"),
     "service.routes.admin:DAY": ("1", "1-"),
