@@ -30,9 +30,6 @@ STAGES = ("encode", "denoise", "decode", "upscale", "media", "store")
 PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
 EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept", "fetched", "unfetched")
-PHASES = ("import", "wait", "load", "open", "warm_up", "measure")
-"""Phases of a worker's start: interpreter and imports; waiting for Redis and other hosts of the
-slice; weights; adapters and upscalers; compiling or loading programs; trial runs."""
 OTHER = "other"
 """Label value for all values beyond those listed."""
 MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
@@ -226,7 +223,12 @@ def profiled(model: str, communication: float) -> None:
 
 
 def started(models: Iterable[str], phase: str, since: float) -> float:
-    """Record the end of a start phase of these models; return the time, as `time.time`."""
+    """Record the end of a start phase of these models; return the time, as `time.time`.
+
+    Args:
+        phase: import (interpreter and imports), wait (for Redis and other hosts of the slice), load
+            (weights), open (adapters and upscalers), warm_up (programs) or measure (trial runs).
+    """
     now = time.time()
     for model in models:
         startup_seconds.labels(model, phase).set(max(0.0, now - since))

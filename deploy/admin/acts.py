@@ -64,9 +64,9 @@ class _CommandRecorder(AuditRecorder):
             text = f"the audit log lacks this act ({error}); keep the line"
             say(f"atelier: {text}: {record.model_dump_json()}")
 
-    def _said(self, error: BaseException) -> str:
+    def _error_text(self, error: BaseException) -> str:
         is_reported = isinstance(error, ValueError | NotFound)
-        return str(error) if is_reported else super()._said(error)
+        return str(error) if is_reported else super()._error_text(error)
 
 
 @asynccontextmanager

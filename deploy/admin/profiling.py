@@ -61,7 +61,7 @@ async def _profile(
 ) -> dict[str, Any]:
     queue = await Queue.open(settings)
     try:
-        taken_by = await _asked(queue, await _named(queue, pool), request)
+        taken_by = await _first_accepting(queue, await _named(queue, pool), request)
         answer = await _answer(queue, taken_by, request)
         if output is not None:
             await _fetch(Store(settings.store_url), answer["files"], output)
@@ -84,7 +84,7 @@ async def _running(queue: Queue) -> list[str]:
     return sorted(pool for status in (await queue.models()).values() for pool in status.pools)
 
 
-async def _asked(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
+async def _first_accepting(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
     """Return the first worker that accepts the request. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
@@ -93,7 +93,7 @@ async def _asked(queue: Queue, pools: list[str], request: ProfileRequest) -> str
             again = f"try again in {busy_s:.0f} s at most"
             reasons.append(f"{pool} is being profiled already; {again}")
             continue
-        if await _said(queue, pool, request, ("taken",), TAKEN_S):
+        if await _wait_for_state(queue, pool, request, ("taken",), TAKEN_S):
             return pool
         await queue.drop_profile(pool, request)
         reasons.append(f"{pool} does not answer; it has gone, or hangs")
@@ -104,14 +104,16 @@ async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str,
     """Wait for the profile that a worker records. Raises: Refused."""
     answer = None
     try:
-        answer = await _said(queue, pool, request, ("done", "idle", "failed"), request.expires_s)
+        answer = await _wait_for_state(
+            queue, pool, request, ("done", "idle", "failed"), request.expires_s
+        )
     finally:
         if answer is None:
             await queue.drop_profile(pool, request)
     return _checked(answer, pool, request)
 
 
-async def _said(
+async def _wait_for_state(
     queue: Queue, pool: str, request: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
     """Wait until the worker's answer has one of these states, or a later one.

@@ -140,10 +140,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a cumulative report after each measured model."""
-    return iter([_one(args)]) if len(args.model) == 1 else _each(args)
+    return iter([_measure_here(args)]) if len(args.model) == 1 else _each(args)
 
 
-def _one(args: argparse.Namespace) -> dict[str, Any]:
+def _measure_here(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the only model in this process. Raises: CheckpointError, ConfigError."""
     from deploy.bench.engine.report import report
 

@@ -83,13 +83,13 @@ def _verdicts(
     """Yield each target with its verdict, in order."""
     with ThreadPoolExecutor(at_once) as threads:
         try:
-            yield from zip(targets, threads.map(partial(_one, client), targets), strict=True)
+            yield from zip(targets, threads.map(partial(_verdict, client), targets), strict=True)
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
 
 
-def _one(client: Client, target: str) -> Mapping[str, Any]:
+def _verdict(client: Client, target: str) -> Mapping[str, Any]:
     """Return the verdict on a target; a refusal gives "unknown".
 
     Raises: UsageError: not a file; ServiceUnreachable.

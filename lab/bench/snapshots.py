@@ -34,7 +34,7 @@ from tests.workers.observing import Observing
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.snapshot import Origin, to_bytes
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
 
@@ -113,7 +113,7 @@ async def at_work(
         model=pipeline.spec.name, slots=1, preview_every_s=0, snapshot_share=share
     )
     engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
-    pool = Worker("bench", engine, queue, store, settings, QueueSettings().lease_s)
+    pool = Worker("bench", WorkerParts(engine, queue, store), settings, QueueSettings().lease_s)
     task = asyncio.create_task(pool.run([request(pipeline, 4)]))
     try:
         yield

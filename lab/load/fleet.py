@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service.jobs.model.job import Usage
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, WorkerState
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from service.jobs.scheduling.slot_simulation import Load
 from tests.service.standin import SPEC
@@ -95,7 +95,9 @@ class Fleet:
         """Claim, least loaded pool first, like pools that wait for claims."""
         for pool in sorted(self.pools, key=lambda pool: len(pool.rows) / pool.slots):
             while len(pool.rows) < pool.slots:
-                claims = await self._queue.claim(pool.name, MODEL, 1, slowness=pool.slowness)
+                claims = await self._queue.claim(
+                    pool.name, MODEL, 1, WorkerState(slowness=pool.slowness)
+                )
                 if not claims:
                     break
                 job = claims[0].job

@@ -29,7 +29,7 @@ from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from tests.workers.polling import until
 from workers.engine.engine import Engine
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 from workers.programs import warmup
 from workers.slice.mesh import one_device
 
@@ -99,7 +99,9 @@ async def measure(url: str, quantum_s: float, options: argparse.Namespace) -> st
     pipeline = registry.load(MODEL, str(source), "float32", {})
     settings = PoolSettings(model=MODEL, slots=1, quantum_s=quantum_s, preview_every_s=0)
     engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
-    pool = Worker("bench", engine, queue, Store("memory://"), settings, QueueSettings().lease_s)
+    pool = Worker(
+        "bench", WorkerParts(engine, queue, Store("memory://")), settings, QueueSettings().lease_s
+    )
     kinds: list[dict[str, Any]] = [{"num_frames": frames} for frames in FRAMES.values()]
     serving = asyncio.create_task(pool.run(warmup.requests(pipeline.spec, kinds)))
     bench = Bench(queue, pipeline)

@@ -44,6 +44,20 @@ class TransformerConfig:
                 kind = "positive integer" if least else "whole number"
                 raise ValueError(f"{name} must be a {kind}, not {value!r}")
 
+    def check_axes(self, name: str, axes: int, head: str, size: float) -> None:
+        """Validate that a field divides a head's dimensions among the axes of a position.
+
+        Args:
+            head, size: field of the head's dimensions, and its value.
+
+        Raises: ValueError: not that many sizes, an odd one (RoPE rotates pairs), or another sum.
+        """
+        dims = getattr(self, name)
+        if len(dims) != axes or sum(dims) != size or any(dim % 2 for dim in dims):
+            raise ValueError(
+                f"{name} {dims} must be {axes} even sizes that add up to {head} {size:g}"
+            )
+
 
 class HeadedConfig(TransformerConfig):
     """Base of configs that define a token's width by attention heads."""
@@ -55,6 +69,10 @@ class HeadedConfig(TransformerConfig):
     def width(self) -> int:
         """Features of a token: heads times head dimension."""
         return self.num_attention_heads * self.attention_head_dim
+
+    def check_rope(self, axes: int) -> None:
+        """Validate `axes_dims_rope` for positions of that many axes. Raises: ValueError."""
+        self.check_axes("axes_dims_rope", axes, "attention_head_dim", self.attention_head_dim)
 
 
 def arguments(

@@ -45,15 +45,7 @@ class FluxConfig(HeadedConfig):
         for name, channels in (("in_channels", self.in_channels), ("out_channels", self.velocity)):
             if type(channels) is not int or channels < 1 or channels % 4:
                 raise ValueError(f"{name} {channels!r} must be four times a whole number")
-        if sum(self.axes_dims_rope) != self.attention_head_dim or len(self.axes_dims_rope) != 3:
-            raise ValueError(
-                f"axes_dims_rope {self.axes_dims_rope} must be three sizes that add up to "
-                f"attention_head_dim {self.attention_head_dim}"
-            )
-        if any(dim % 2 for dim in self.axes_dims_rope):
-            raise ValueError(
-                f"axes_dims_rope {self.axes_dims_rope} must be even: RoPE rotates pairs"
-            )
+        self.check_rope(3)
 
     @property
     def velocity(self) -> int:

@@ -6,6 +6,7 @@ Source: diffusers' FluxControlNetModel (models/controlnets/controlnet_flux.py), 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,17 +19,12 @@ from models.flux.control_config import FluxControlNetConfig
 from models.flux.modulations import BlockConditions, BlockModulations
 from models.flux.network import THETA, shape_of, single_block
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import (
-    AXES,
-    DoubleBlock,
-    Tokens,
-    joined_positions,
-)
-from models.nn.blocks.joint_transformer import by_layer, stack_any
+from models.nn.blocks.double_stream import AXES, DoubleBlock, Tokens, joined_positions
+from models.nn.blocks.joint_transformer import by_layer
 from models.nn.layers import padded_tokens
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import Kinds, Linear, embed, linear
-from models.nn.layers.scanned import layers_of, scan
+from models.nn.layers.parameterised import Kinds, embed, linear
+from models.nn.layers.scanned import layers_of, scan, stack_any
 from models.parallel.placement import split
 
 States = Float[Array, "states batch tokens width"]
@@ -57,13 +53,9 @@ class FluxControlNet(nnx.Module):
         width, kinds = config.width, Kinds(rngs=rngs, param_dtype=param_dtype)
         shape = shape_of(config)
 
-        def block(kind: Callable[..., Any]) -> Callable[[nnx.Rngs], Any]:
-            return lambda rngs: kind(shape, attention, rngs=rngs, param_dtype=param_dtype)
-
-        def out(rngs: nnx.Rngs) -> Linear:
-            return linear(width, width, ("embed", None), rngs=rngs, param_dtype=param_dtype)
-
-        double, single = config.num_layers, config.num_single_layers
+        double_block = partial(DoubleBlock, shape, attention)
+        single = partial(single_block(config), shape, attention)
+        out = partial(linear, width, width, ("embed", None))
         self.config = config
         self.latents_in = linear(config.in_channels, width, (None, "embed"), **kinds)
         self.hint_in = linear(config.in_channels, width, (None, "embed"), **kinds)
@@ -71,10 +63,10 @@ class FluxControlNet(nnx.Module):
         self.conditions = BlockConditions(config, **kinds)
         modes = config.num_mode
         self.kinds = None if modes is None else embed(modes, width, (None, None), **kinds)
-        self.double_blocks = stack_any(block(DoubleBlock), double, rngs)
-        self.single_blocks = stack_any(block(single_block(config)), single, rngs)
-        self.double_out = stack_any(out, double, rngs)
-        self.single_out = stack_any(out, single, rngs)
+        self.double_blocks = stack_any(double_block, config.num_layers, **kinds)
+        self.single_blocks = stack_any(single, config.num_single_layers, **kinds)
+        self.double_out = stack_any(out, config.num_layers, **kinds)
+        self.single_out = stack_any(out, config.num_single_layers, **kinds)
 
     def __call__(
         self,

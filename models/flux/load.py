@@ -18,12 +18,11 @@ from models.flow.spec import optimizations_of
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of
 from models.flux.family import FAMILY
-from models.flux.key_mapping import RENAMES
+from models.flux.key_mapping import CLIP_NAMINGS, NAMINGS, RENAMES, T5_NAMINGS
 from models.flux.kinds import kind_of
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.redux_checkpoint import ReduxCheckpoint
-from models.flux.single_file import CLIP, T5, TRANSFORMER
 from models.flux.spec import spec_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
@@ -54,12 +53,19 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
     first, second = folder / "text_encoder", folder / "text_encoder_2"
     networks = {
         "transformer": Network(
-            FluxTransformer, (config,), folder / "transformer", RENAMES, in_files=TRANSFORMER
+            FluxTransformer, (config,), folder / "transformer", RENAMES, in_files=NAMINGS
         ),
         "clip": Network(
-            clip.ClipTextModel, (clip_config,), first, clip.RENAMES, by_size=True, in_files=CLIP
+            clip.ClipTextModel,
+            (clip_config,),
+            first,
+            clip.RENAMES,
+            by_size=True,
+            in_files=CLIP_NAMINGS,
         ),
-        "t5": Network(t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True, in_files=T5),
+        "t5": Network(
+            t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True, in_files=T5_NAMINGS
+        ),
         "vae": parts.image_autoencoder(folder, vae),
     }
     image_prompts = redux.image_prompts if redux else {}

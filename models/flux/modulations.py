@@ -6,7 +6,8 @@ modulations of many steps are therefore computed in one pass over these paramete
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -24,7 +25,8 @@ from models.nn.blocks.joint_transformer import (
 )
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
-from models.nn.layers.scanned import stack
+from models.nn.layers.parameterised import Kinds
+from models.nn.layers.scanned import stack_any
 
 Vector = Float[Array, "batch width"]
 
@@ -47,24 +49,15 @@ class BlockConditions(nnx.Module):
         self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
     ) -> None:
         width = config.width
-        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
-
-        def modulations(layers: int, count: int) -> Modulation | None:
-            if layers == 0:
-                return None
-            return stack(
-                lambda rngs: Modulation(width, count, rngs=rngs, param_dtype=param_dtype),
-                layers,
-                rngs,
-            )
-
-        self.time_in = ConditionMLP(TIME_FEATURES, width, **make)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        of_stream, of_single = (partial(Modulation, width, of) for of in (OF_STREAM, OF_SINGLE))
+        self.time_in = ConditionMLP(TIME_FEATURES, width, **kinds)
         guided = config.guidance_embeds
-        self.guidance_in = ConditionMLP(TIME_FEATURES, width, **make) if guided else None
-        self.pooled_in = ConditionMLP(config.pooled_projection_dim, width, **make)
-        self.image_modulation = modulations(config.num_layers, OF_STREAM)
-        self.text_modulation = modulations(config.num_layers, OF_STREAM)
-        self.single_modulation = modulations(config.num_single_layers, OF_SINGLE)
+        self.guidance_in = ConditionMLP(TIME_FEATURES, width, **kinds) if guided else None
+        self.pooled_in = ConditionMLP(config.pooled_projection_dim, width, **kinds)
+        self.image_modulation = stack_any(of_stream, config.num_layers, **kinds)
+        self.text_modulation = stack_any(of_stream, config.num_layers, **kinds)
+        self.single_modulation = stack_any(of_single, config.num_single_layers, **kinds)
 
     def of_blocks(self, vector: Vector) -> BlockModulations:
         """Compute the modulations of all blocks, in the dtype of the weights."""

@@ -14,11 +14,11 @@ from jaxtyping import Array, Float
 
 from models.control.by_row import HINTS
 from models.control.slots import NO_CONTROLS, ControlSlots
-from models.flux.adapter_names import SPELLINGS
 from models.flux.config import FluxConfig
 from models.flux.controlling import control_arrays, control_inputs, hints
 from models.flux.image_conditioning import image_leaves, image_tokens
 from models.flux.image_inputs import ImageDraws
+from models.flux.key_mapping import SPELLINGS
 from models.flux.kinds import PLAIN, CheckpointKind
 from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images

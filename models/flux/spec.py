@@ -16,9 +16,9 @@ from models.flow.spec import (
 from models.flux.config import FluxConfig
 from models.flux.kinds import PLAIN, CheckpointKind
 from models.flux.redux import MAX_IMAGES
-from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.controls import FIELD as CONTROL
+from models.spec.field_types import MAX_TEXT_TOKENS
 from models.spec.image_prompts import FIELD, ImagePrompt
 from models.spec.model_spec import Need
 from models.vae.config import VaeConfig
@@ -54,7 +54,7 @@ def spec_of(
         "num_inference_steps": 4 if distilled_in_time else 28,
         "guidance_scale": 3.5,
         "true_cfg_scale": 1.0,
-        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+        "max_sequence_length": MAX_TEXT_TOKENS,
         **kind.defaults,
     }
     return spec_builder(
@@ -66,7 +66,7 @@ def spec_of(
         needed=kind.needed,
         needs={**TRUE_CFG_NEEDS, **({} if config.guidance_embeds else OF_CONTROLS)},
         limits=image_limits(
-            2 * vae.downsampling, 2 * side, MAX_SEQUENCE_LENGTH, max_image_prompts=most_prompts
+            2 * vae.downsampling, 2 * side, MAX_TEXT_TOKENS, max_image_prompts=most_prompts
         ),
         read_pixels=kind.read_pixels,
         image_prompts=image_prompts,

@@ -53,15 +53,7 @@ class Flux2Config(HeadedConfig):
             raise ValueError(f"out_channels {self.out_channels} must be {self.in_channels} or null")
         if self.guidance_embeds:
             raise ValueError("guidance_embeds: FLUX.2 with distilled guidance (dev) is not served")
-        self._check_axes()
-
-    def _check_axes(self) -> None:
-        dims = self.axes_dims_rope
-        if sum(dims) != self.attention_head_dim or len(dims) != AXES or any(d % 2 for d in dims):
-            raise ValueError(
-                f"axes_dims_rope {dims} must be {AXES} even sizes that add up to "
-                f"attention_head_dim {self.attention_head_dim}"
-            )
+        self.check_rope(AXES)
 
     @property
     def inner(self) -> int:

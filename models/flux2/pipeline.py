@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flow.references import read_references
 from models.flux2.key_mapping import SPELLINGS
-from models.flux2.request import Flux2Request, empirical_mu
+from models.flux2.request import Flux2Request
 from models.interface.denoising_pipeline import Draft
 from models.interface.flow_steps import flow_plan, flow_steps, scheduler_of
 from models.interface.image_start import draw_noise
 from models.interface.pipeline import Fields
 from models.interface.solver_step import first_history, history_key
 from models.nn.layers.step_cache import initial_cache
+from models.sampling.flow_schedule import empirical_mu
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.request import BY_CHECKPOINT, Request
 from models.vae.latent_statistics import NormedLatentPipeline

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from models.flow.spec import MakeSpec, default_size, limits_by_pixels, spec_builder
-from models.flux2.request import FIELDS, GUIDANCE, MAX_SEQUENCE_LENGTH
+from models.flux2.request import FIELDS, GUIDANCE
+from models.spec.field_types import MAX_TEXT_TOKENS
 from models.spec.model_spec import Need
 from models.vae.config import VaeConfig
 from models.vae.references import IMAGE, REFERENCE_IMAGES
@@ -27,14 +28,14 @@ NEEDS = {"negative_prompt": (Need(field="guidance_scale", above=1),)}
 def spec_of(vae: VaeConfig, *, is_distilled: bool) -> MakeSpec:
     """Return a function that builds the spec of a base or a distilled FLUX.2 klein."""
     limits = limits_by_pixels(
-        vae.downsampling, MAX_RATIO, MAX_SEQUENCE_LENGTH, max_reference_images=MAX_REFERENCES
+        vae.downsampling, MAX_RATIO, MAX_TEXT_TOKENS, max_reference_images=MAX_REFERENCES
     )
     of_references = partial(dict.fromkeys, (IMAGE, REFERENCE_IMAGES))
     return spec_builder(
         FIELDS - GUIDANCE if is_distilled else FIELDS,
         {
             **default_size(vae.downsampling),
-            "max_sequence_length": MAX_SEQUENCE_LENGTH,
+            "max_sequence_length": MAX_TEXT_TOKENS,
             **(DISTILLED if is_distilled else BASE),
         },
         family="flux2",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +25,6 @@ GRID = "grid"
 """Shape of a row's latents without channels, stored as an empty array [*sizes, 0]."""
 STRIDE = 16
 """Multiple of each rung, so that most layouts split rungs evenly."""
-Tree = TypeVar("Tree", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,7 @@ class Connector(nnx.Module):
             else None
         )
         self.blocks = stack(
-            lambda rngs: ConnectorBlock(shape, rngs=rngs, param_dtype=param_dtype),
-            shape.layers,
-            rngs,
+            partial(ConnectorBlock, shape), shape.layers, rngs=rngs, param_dtype=param_dtype
         )
 
     def __call__(self, x: Tokens, mask: Mask) -> Tokens:

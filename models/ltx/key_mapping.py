@@ -1,8 +1,18 @@
-"""Maps keys of diffusers' LTX-2 checkpoints to parameter paths."""
+"""Maps array names of LTX-2 checkpoints, single files and adapters to parameter paths.
+
+Source: diffusers' LTX-2 models; single_file_utils.py, convert_ltx2_transformer_to_diffusers, for
+the original names; loaders/lora_conversion_utils.py,
+_convert_non_diffusers_ltx2_lora_to_diffusers, for those of adapters.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from models.adapters.layer_names import Spelling
+from models.checkpoint.authors_names import Fused, authors_renames
 from models.checkpoint.key_mapping import Renames
+from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
 from models.ltx.vocoder_config import ExtendedVocoderConfig, VocoderConfig
 
 _LEAVES = {"weight": "kernel", "bias": "bias"}
@@ -281,3 +291,90 @@ def _vocoder(source: str, target: str, config: VocoderConfig) -> Renames:
         for a, b in names.items()
         for leaf, to in leaves.items()
     )
+
+
+_TIMES = {
+    "adaln_single": "time_embed",
+    "audio_adaln_single": "audio_time_embed",
+    "prompt_adaln_single": "prompt_adaln",
+    "audio_prompt_adaln_single": "audio_prompt_adaln",
+    "av_ca_video_scale_shift_adaln_single": "av_cross_attn_video_scale_shift",
+    "av_ca_audio_scale_shift_adaln_single": "av_cross_attn_audio_scale_shift",
+    "av_ca_a2v_gate_adaln_single": "av_cross_attn_video_a2v_gate",
+    "av_ca_v2a_gate_adaln_single": "av_cross_attn_audio_v2a_gate",
+}
+_IN_TIME = (
+    "linear",
+    *(f"emb.timestep_embedder.linear_{number}" for number in (1, 2)),
+)
+
+LAYERS: Fused = {
+    "patchify_proj": ("proj_in",),
+    "audio_patchify_proj": ("audio_proj_in",),
+    **{
+        f"{source}.{layer}": (f"{target}.{layer}",)
+        for source, target in _TIMES.items()
+        for layer in _IN_TIME
+    },
+}
+"""Original layer names → diffusers' names. Unlisted layers have the same name in both."""
+
+_TABLES = {
+    "scale_shift_table_a2v_ca_video": "video",
+    "scale_shift_table_a2v_ca_audio": "audio",
+}
+_ATTENTIONS = {
+    "attn1": "video.self_attention",
+    "attn2": "video.text_attention",
+    "audio_to_video_attn": "video.cross_attention",
+    "audio_attn1": "audio.self_attention",
+    "audio_attn2": "audio.text_attention",
+    "video_to_audio_attn": "audio.cross_attention",
+}
+
+AUTHORS_RENAMES: Renames = (
+    (r"(?:video|audio)_embeddings_connector\..+", ""),
+    *authors_renames(LAYERS, TRANSFORMER),
+    *(
+        (rf"transformer_blocks\.(\d+)\.{source}", rf"blocks.{stream}.cross_table[\1]")
+        for source, stream in _TABLES.items()
+    ),
+    *(
+        (
+            rf"transformer_blocks\.(\d+)\.{source}\.{projection}_norm\.weight",
+            rf"blocks.{target}.{projection}_norm.scale[\1]",
+        )
+        for source, target in _ATTENTIONS.items()
+        for projection in "qk"
+    ),
+    *TRANSFORMER,
+)
+"""Keys of the transformer with the original names → paths."""
+
+NAMINGS = (
+    Naming(TRANSFORMER_PREFIXES, "audio_patchify_proj.weight", AUTHORS_RENAMES),
+    Naming(TRANSFORMER_PREFIXES, "audio_proj_in.weight", TRANSFORMER),
+)
+"""Array naming schemes of LTX-2 in single files."""
+
+TRANSFORMER_SPELLING = Spelling(TRANSFORMER, fused=lambda network: LAYERS)
+
+
+def _projections(network: Any) -> Fused:
+    """Return the original names of the text projections, and diffusers' name of a shared one."""
+    video, audio = "video_text_proj_in", "audio_text_proj_in"
+    if network.config.per_modality_projections:
+        return {"video_aggregate_embed": (video,), "audio_aggregate_embed": (audio,)}
+    return {"aggregate_embed": (video,), "text_proj_in": (video,)}
+
+
+CONNECTORS_SPELLING = Spelling(
+    (*connector_renames(per_modality=True), *connector_renames(per_modality=False)),
+    network="connectors",
+    dotted=("connectors.", "text_embedding_projection."),
+    underscored=(),
+    fused=_projections,
+)
+
+SPELLINGS = (TRANSFORMER_SPELLING, CONNECTORS_SPELLING)
+"""Layer names of LTX-2 in adapter files."""

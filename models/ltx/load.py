@@ -26,6 +26,7 @@ from models.ltx.connectors_config import ConnectorsConfig
 from models.ltx.family import FAMILY
 from models.ltx.key_mapping import (
     AUDIO_VAE,
+    NAMINGS,
     TRANSFORMER,
     VIDEO_VAE,
     connector_renames,
@@ -35,7 +36,6 @@ from models.ltx.latents import LatentGrid
 from models.ltx.network import LTX2Transformer
 from models.ltx.pipeline import LTX2Networks, LTX2Pipeline
 from models.ltx.second_stage import NAME
-from models.ltx.single_file import NAMINGS
 from models.ltx.spec import make_spec
 from models.ltx.upsampler_checkpoint import find_upsampler
 from models.ltx.video_vae import LTX2VideoAutoencoder

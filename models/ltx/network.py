@@ -321,11 +321,7 @@ class LTX2Transformer(nnx.Module):
         self.config = config
         self.video = StreamInOut(config, config.video, **kinds)
         self.audio = StreamInOut(config, config.audio, **kinds)
-        self.blocks = stack(
-            lambda rngs: AudioVideoBlock(config, rngs=rngs, param_dtype=param_dtype),
-            config.num_layers,
-            rngs,
-        )
+        self.blocks = stack(partial(AudioVideoBlock, config), config.num_layers, **kinds)
 
     def __call__(
         self,

@@ -18,10 +18,10 @@ from models.interface.images import to_frames
 from models.interface.pipeline import Clip, Fields, PyTree, RequestWarning
 from models.interface.solver_step import solver_values
 from models.interface.step_program import StepProgram
-from models.ltx.adapter_names import SPELLINGS
 from models.ltx.connectors import Contexts
 from models.ltx.first_frame import read_first_frame
 from models.ltx.guidance import PERTURBATIONS, guided, perturbations, predictions_of
+from models.ltx.key_mapping import SPELLINGS
 from models.ltx.latents import BothStreams, LatentGrid, latent_sizes_of, size_leaves
 from models.ltx.network import LatentSizes, Times
 from models.ltx.request import LTX2Request

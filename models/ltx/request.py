@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pydantic.dataclasses import dataclass
 
 from models.spec.field_types import Count, Fraction, FramesPerSecond, Scale
 from models.spec.request import REQUEST, FlowRequest, served_fields
 
-SCALES = (
-    "guidance_scale",
-    "audio_guidance_scale",
-    "stg_scale",
-    "modality_scale",
-    "guidance_rescale",
-)
-"""Guidance scales that are inputs of every step."""
-
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class LTX2Request(FlowRequest):
     """Parameters of a video with audio, named as in LTX2Pipeline; `fps` is its `frame_rate`."""
+
+    SCALES = (
+        *("guidance_scale", "audio_guidance_scale", "stg_scale", "modality_scale"),
+        "guidance_rescale",
+    )
 
     num_frames: Count
     fps: FramesPerSecond
@@ -38,11 +32,6 @@ class LTX2Request(FlowRequest):
     def guided(self) -> bool:
         """True if either stream is guided by the negative prompt."""
         return self.guidance_scale > 1 or self.audio_guidance_scale > 1
-
-    @property
-    def scales(self) -> Mapping[str, float]:
-        """Guidance scales that are inputs of every step."""
-        return {name: getattr(self, name) for name in SCALES}
 
     @property
     def perturbed(self) -> tuple[str, ...]:

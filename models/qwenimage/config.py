@@ -54,10 +54,4 @@ class QwenImageConfig(HeadedConfig):
                 f"in_channels {self.in_channels} must be a patch of out_channels "
                 f"{self.out_channels}, {PATCH**2} times as many"
             )
-        if len(self.axes_dims_rope) != 3 or any(dim % 2 for dim in self.axes_dims_rope):
-            raise ValueError(f"axes_dims_rope {self.axes_dims_rope} must be three even sizes")
-        if sum(self.axes_dims_rope) != self.attention_head_dim:
-            raise ValueError(
-                f"axes_dims_rope {self.axes_dims_rope} must add up to attention_head_dim "
-                f"{self.attention_head_dim}"
-            )
+        self.check_rope(3)

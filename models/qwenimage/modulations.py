@@ -34,7 +34,7 @@ class QwenImageConditions(nnx.Module):
         modulation = partial(Modulation, width, param_dtype=param_dtype)
         self.time_in = ConditionMLP(TIME_FEATURES, width, rngs=rngs, param_dtype=param_dtype)
         self.image_modulation, self.text_modulation = (
-            stack(lambda rngs: modulation(OF_STREAM, rngs=rngs), layers, rngs) for _ in range(2)
+            stack(partial(modulation, OF_STREAM), layers, rngs=rngs) for _ in range(2)
         )
         self.out_modulation = modulation(OF_OUTPUT, rngs=rngs)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -19,12 +18,9 @@ MAX_SEQUENCE_LENGTH = 1024
 class QwenImageRequest(TrueCfgRequest):
     """Parameters of one image, named as in diffusers' QwenImagePipeline and its variants."""
 
-    max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
+    SCALES = ("true_cfg_scale",)
 
-    @property
-    def scales(self) -> Mapping[str, float]:
-        """Guidance scales that are inputs of every step."""
-        return {"true_cfg_scale": self.true_cfg_scale}
+    max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
 
 
 FIELDS = served_fields(QwenImageRequest, "image", "mask_image")

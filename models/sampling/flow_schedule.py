@@ -120,6 +120,23 @@ _TIME_SHIFTS: Mapping[str, Callable[[float], float]] = {
     "linear": lambda mu: mu,
 }
 
+MANY_TOKENS = 4300
+"""Image tokens above which FLUX.2's shift does not depend on the number of steps."""
+
+
+def empirical_mu(tokens: int, steps: int) -> float:
+    """Return FLUX.2's dynamic shift for a number of image tokens and steps.
+
+    Linear in the tokens for 10 and for 200 steps, and interpolated over the steps. Source: Black
+    Forest Labs, FLUX.2 (src/flux2/sampling.py, compute_empirical_mu).
+    """
+    of_200 = 0.00016927 * tokens + 0.45666666
+    if tokens > MANY_TOKENS:
+        return of_200
+    of_10 = 8.73809524e-05 * tokens + 1.89833333
+    slope = (of_200 - of_10) / 190.0
+    return slope * steps + (of_200 - 200.0 * slope)
+
 
 def img2img_start(steps: int, strength: float) -> int:
     """Return the first step that image to image runs; earlier ones are skipped.

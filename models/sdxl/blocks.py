@@ -6,6 +6,7 @@ unet_2d_blocks.py and attention.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from models.nn.layers.activations import erf_gelu
 from models.nn.layers.conv_strips import join_strips, repeat_by_strip, split_strips
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
-from models.nn.layers.scanned import scan, stack
+from models.nn.layers.scanned import scan, stack_any
 from models.nn.layers.split_channels import split_inputs, split_outputs
 from models.parallel.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
@@ -197,7 +198,7 @@ class Transformer(nnx.Module):
         inner = level.heads * (level.channels // level.heads)
         self.norm = GroupNorm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
         self.proj_in = linear(level.channels, inner, ("embed", "channels"), **make)
-        self.layers = _layers(inner, level, depth, attention, **make)
+        self.layers = stack_any(partial(TransformerLayer, inner, level, attention), depth, **make)
         self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
     def __call__(self, x: Features, text: Text, images: Images = ()) -> Features:
@@ -367,25 +368,6 @@ def _layer_norm(width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.La
         param_dtype=param_dtype,
         rngs=rngs,
     )
-
-
-def _layers(
-    width: int,
-    level: Level,
-    depth: int,
-    attention: Attentions,
-    *,
-    rngs: nnx.Rngs,
-    param_dtype: DTypeLike,
-) -> TransformerLayer | None:
-    """Stack equal layers; None without layers, as in transformers of distilled networks."""
-    if depth == 0:
-        return None
-
-    def make(rngs: nnx.Rngs) -> TransformerLayer:
-        return TransformerLayer(width, level, attention, rngs=rngs, param_dtype=param_dtype)
-
-    return stack(make, depth, rngs)
 
 
 def _transformers(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -139,11 +140,10 @@ class ControlTypeEmbedding(nnx.Module):
         self.waves = trunk.flip_sin_to_cos, trunk.freq_shift
         self.table = embed(self.count, width, (None, None), **make)
         self.layers = stack(
-            lambda rngs: ClipBlock(
-                _tower(union), default_attention, rngs=rngs, param_dtype=make["param_dtype"]
-            ),
+            partial(ClipBlock, _tower(union), default_attention),
             union.num_trans_layer,
-            make["rngs"],
+            rngs=make["rngs"],
+            param_dtype=make["param_dtype"],
         )
         self.spread = linear(width, union.num_proj_channel, ("embed", None), **make)
         self.embedding = Embedding(self.features * self.count, trunk.time_features, **make)

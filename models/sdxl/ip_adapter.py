@@ -137,11 +137,7 @@ class Resampler(nnx.Module):
         latents = jnp.zeros((1, config.tokens, sizes.width), make["param_dtype"])
         self.latents = nnx.Param(latents, axes=(None, None, "embed"))
         self.proj_in = linear(config.image_features, sizes.width, (None, "embed"), **make)
-        self.layers = stack(
-            lambda rngs: ResamplerLayer(sizes, **{**make, "rngs": rngs}),
-            sizes.depth,
-            make["rngs"],
-        )
+        self.layers = stack(partial(ResamplerLayer, sizes), sizes.depth, **make)
         self.proj_out = linear(sizes.width, text_features, ("embed", None), **make)
         self.norm_out = _norm(text_features, **make)
 
@@ -187,7 +183,7 @@ class IpAdapter(nnx.Module):
             else Resampler(config, config.resampler, text, **make)
         )
         self.layers = nnx.List(
-            stack(partial(_of_width, text, width, param_dtype), depth, rngs)
+            stack(partial(KeysAndValues, text, width), depth, **make)
             for width, depth in transformers_of(unet)
         )
 
@@ -216,12 +212,6 @@ class IpAdapter(nnx.Module):
             for levels in _levels(self.unet)
         )
         return ImageLevels(down, mid, up)
-
-
-def _of_width(
-    text_features: int, width: int, param_dtype: DTypeLike, rngs: nnx.Rngs
-) -> KeysAndValues:
-    return KeysAndValues(text_features, width, rngs=rngs, param_dtype=param_dtype)
 
 
 def transformers_of(unet: UNetConfig) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,10 @@ Offset = Annotated[int, Field(ge=0, le=2**20)]
 """Pixels from the top or left, or a side for which 0 is allowed."""
 Index = Annotated[int, Field(ge=0, le=2**20)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
+MAX_TEXT_TOKENS = 512
+"""Largest `max_sequence_length` of most families, as in diffusers' pipelines and in training."""
+TextTokens = Annotated[Count, Field(le=MAX_TEXT_TOKENS)]
+"""Text tokens of a prompt, including a chat template's."""
 Scale = Annotated[float, Field(ge=0, le=1000)]
 """Guidance scale."""
 Score = Annotated[float, Field(ge=0, le=100)]

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -78,6 +78,9 @@ class Request:
 class FlowRequest(Request, ABC):
     """Base of requests to flow models."""
 
+    SCALES: ClassVar[tuple[str, ...]] = ()
+    """Fields of guidance that are inputs of every step."""
+
     max_sequence_length: Count
     sigmas: tuple[NoiseLevel, ...] | None = None
     scheduler: Mapping[str, Any] | None = None
@@ -104,7 +107,7 @@ class FlowRequest(Request, ABC):
     @property
     def scales(self) -> Mapping[str, float]:
         """Guidance scales that are inputs of every step."""
-        return {}
+        return {name: getattr(self, name) for name in self.SCALES}
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)

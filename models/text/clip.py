@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import embed, linear
+from models.nn.layers.parameterised import Kinds, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known_fields
@@ -76,17 +76,16 @@ class ClipTextModel(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config = config
         width = config.hidden_size
-        table = partial(embed, rngs=rngs, param_dtype=param_dtype)
+        table = partial(embed, **kinds)
         self.token_embedding = table(config.vocab_size, width, ("vocab", "embed"))
         self.position_embedding = table(config.max_position_embeddings, width, (None, "embed"))
         self.blocks = stack(
-            lambda rngs: ClipBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_hidden_layers,
-            rngs,
+            partial(ClipBlock, config, attention), config.num_hidden_layers, **kinds
         )
-        self.final_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.final_norm = tower_norm(config, **kinds)
 
     def __call__(
         self,

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import OffsetRMSNorm
-from models.nn.layers.parameterised import embed, linear
+from models.nn.layers.parameterised import Kinds, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.config import check_numbers, known_fields
@@ -155,13 +155,12 @@ class SandwichBlock(nnx.Module):
     def __init__(
         self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
     ) -> None:
-        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        dense = partial(linear, use_bias=False, **kinds)
         norm = partial(OffsetRMSNorm, shape.width, shape.epsilon)
-        self.attention = GroupedAttention(
-            shape, attention, OffsetRMSNorm, rngs=rngs, param_dtype=param_dtype
-        )
+        self.attention = GroupedAttention(shape, attention, OffsetRMSNorm, **kinds)
         self.attention_norm, self.attended_norm, self.feed_forward_norm, self.fed_norm = (
-            norm(rngs=rngs, param_dtype=param_dtype) for _ in range(4)
+            norm(**kinds) for _ in range(4)
         )
         self.gate = dense(shape.width, shape.inner, ("embed", "mlp"))
         self.up = dense(shape.width, shape.inner, ("embed", "mlp"))
@@ -185,18 +184,13 @@ class Gemma3Encoder(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config, shape = config, config.decoder
-        self.token_embedding = embed(
-            config.vocab_size, shape.width, ("vocab", "embed"), rngs=rngs, param_dtype=param_dtype
-        )
+        self.token_embedding = embed(config.vocab_size, shape.width, ("vocab", "embed"), **kinds)
         self.blocks = stack(
-            lambda rngs: SandwichBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_hidden_layers,
-            rngs,
+            partial(SandwichBlock, shape, attention), config.num_hidden_layers, **kinds
         )
-        self.final_norm = OffsetRMSNorm(
-            shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype
-        )
+        self.final_norm = OffsetRMSNorm(shape.width, shape.epsilon, **kinds)
 
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None

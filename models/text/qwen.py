@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from models.nn.attention.attention import Attention
-from models.nn.layers.parameterised import linear
+from models.nn.layers.parameterised import Kinds, linear
 
 Tokens = Float[Array, "batch tokens width"]
 Norm = Callable[[Array], Array]
@@ -117,11 +117,11 @@ class DecoderBlock(nnx.Module):
     def __init__(
         self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
     ) -> None:
-        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
-        self.attention = GroupedAttention(shape, attention, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        dense = partial(linear, use_bias=False, **kinds)
+        self.attention = GroupedAttention(shape, attention, **kinds)
         self.attention_norm, self.feed_forward_norm = (
-            rms_norm(shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype)
-            for _ in range(2)
+            rms_norm(shape.width, shape.epsilon, **kinds) for _ in range(2)
         )
         self.gate = dense(shape.width, shape.inner, ("embed", "mlp"))
         self.up = dense(shape.width, shape.inner, ("embed", "mlp"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import embed
+from models.nn.layers.parameterised import Kinds, embed
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.qwen import (
@@ -70,18 +71,13 @@ class QwenEncoder(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config, self.states = config, tuple(map(config.state, states))
         shape, read = config.decoder, max(self.states)
-        self.token_embedding = embed(
-            config.vocab_size, shape.width, ("vocab", "embed"), rngs=rngs, param_dtype=param_dtype
-        )
-        self.blocks = stack(
-            lambda rngs: DecoderBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
-            read,
-            rngs,
-        )
+        self.token_embedding = embed(config.vocab_size, shape.width, ("vocab", "embed"), **kinds)
+        self.blocks = stack(partial(DecoderBlock, shape, attention), read, **kinds)
         self.final_norm = (
-            rms_norm(shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype)
+            rms_norm(shape.width, shape.epsilon, **kinds)
             if read == config.num_hidden_layers
             else None
         )

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import embed, linear
+from models.nn.layers.parameterised import Kinds, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.config import check_numbers, known_fields
@@ -82,18 +82,15 @@ class T5Encoder(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config = config
-        table = partial(embed, rngs=rngs, param_dtype=param_dtype)
+        table = partial(embed, **kinds)
         self.token_embedding = table(config.vocab_size, config.d_model, ("vocab", "embed"))
         self.relative_bias = table(
             config.relative_attention_num_buckets, config.num_heads, (None, "heads")
         )
-        self.blocks = stack(
-            lambda rngs: T5Block(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_layers,
-            rngs,
-        )
-        self.final_norm = rms_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.blocks = stack(partial(T5Block, config, attention), config.num_layers, **kinds)
+        self.final_norm = rms_norm(config, **kinds)
 
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
@@ -159,13 +156,12 @@ class T5Block(nnx.Module):
         param_dtype: DTypeLike,
         out_dtype: DTypeLike | None = None,
     ) -> None:
-        norm = partial(rms_norm, config, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        norm = partial(rms_norm, config, **kinds)
         self.attention_norm, self.feed_forward_norm = norm(), norm()
-        self.attention = _SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
+        self.attention = _SelfAttention(config, attention, **kinds)
         feed_forward = _GatedGelu if config.feed_forward_proj == "gated-gelu" else _Relu
-        self.feed_forward = feed_forward(
-            config, rngs=rngs, param_dtype=param_dtype, out_dtype=out_dtype or param_dtype
-        )
+        self.feed_forward = feed_forward(config, **kinds, out_dtype=out_dtype or param_dtype)
 
     def __call__(self, x: Float[Array, "batch tokens d_model"], bias: Array) -> Array:
         """Attend, then feed forward; both compute in their kernels' dtype."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import embed
+from models.nn.layers.parameterised import Kinds, embed
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.config import known_fields
@@ -57,20 +58,11 @@ class UMT5Encoder(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config = config
-        self.token_embedding = embed(
-            config.vocab_size,
-            config.d_model,
-            ("vocab", "embed"),
-            rngs=rngs,
-            param_dtype=param_dtype,
-        )
-        self.blocks = stack(
-            lambda rngs: BiasedBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_layers,
-            rngs,
-        )
-        self.final_norm = rms_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.token_embedding = embed(config.vocab_size, config.d_model, ("vocab", "embed"), **kinds)
+        self.blocks = stack(partial(BiasedBlock, config, attention), config.num_layers, **kinds)
+        self.final_norm = rms_norm(config, **kinds)
 
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None

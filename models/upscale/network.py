@@ -6,6 +6,7 @@ pixel squares that become channels. Names and order as in BasicSR's archs/rrdbne
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -75,11 +76,7 @@ class RrdbNet(nnx.Module):
         kinds: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         features = config.features
         self.conv_first = _conv(COLOURS * config.unshuffle**2, features, **kinds)
-        self.body = stack(
-            lambda rngs: ResidualInResidual(config, rngs=rngs, param_dtype=param_dtype),
-            config.blocks,
-            rngs,
-        )
+        self.body = stack(partial(ResidualInResidual, config), config.blocks, **kinds)
         self.conv_body = _conv(features, features, **kinds)
         self.conv_up = nnx.List(
             [_conv(features, features, **kinds) for _ in range(config.doublings)]

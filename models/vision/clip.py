@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import conv, embed, linear
+from models.nn.layers.parameterised import Kinds, conv, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known_fields
@@ -84,29 +85,20 @@ class ClipVisionModel(nnx.Module):
         param_dtype: DTypeLike = jnp.float32,
         attention: Attention = default_attention,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         self.config = config
         width, patch = config.hidden_size, (config.patch_size, config.patch_size)
         zeros = jnp.zeros((width,), param_dtype)
         self.class_embedding = nnx.Param(zeros, axes=("embed",))
         self.patch_embedding = conv(
-            config.num_channels,
-            width,
-            patch,
-            strides=patch,
-            use_bias=False,
-            rngs=rngs,
-            param_dtype=param_dtype,
+            config.num_channels, width, patch, strides=patch, use_bias=False, **kinds
         )
-        self.position_embedding = embed(
-            config.tokens, width, (None, "embed"), rngs=rngs, param_dtype=param_dtype
-        )
-        self.norm_in = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.position_embedding = embed(config.tokens, width, (None, "embed"), **kinds)
+        self.norm_in = tower_norm(config, **kinds)
         self.blocks = stack(
-            lambda rngs: ClipBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_hidden_layers,
-            rngs,
+            partial(ClipBlock, config, attention), config.num_hidden_layers, **kinds
         )
-        self.pooled_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.pooled_norm = tower_norm(config, **kinds)
 
     def __call__(self, pixels: Float[Array, "batch height width channels"]) -> ClipVisionOutput:
         """Encode pixels from `preprocess`, in the network's image size.

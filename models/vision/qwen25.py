@@ -158,11 +158,7 @@ class QwenVisionModel(nnx.Module):
         window = (config.temporal_patch_size, side, side)
         self.config = config
         self.patch_in = conv(config.in_channels, width, window, use_bias=False, **kinds)
-        self.blocks = stack(
-            lambda rngs: WindowedBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.depth,
-            rngs,
-        )
+        self.blocks = stack(partial(WindowedBlock, config, attention), config.depth, **kinds)
         self.merger_norm = rms_norm(width, EPSILON, **kinds)
         self.merger_in = linear(wide, wide, ("embed", "mlp"), **kinds)
         self.merger_out = linear(wide, config.out_hidden_size, ("mlp", "embed"), **kinds)

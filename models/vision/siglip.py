@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -83,9 +84,7 @@ class SiglipVisionModel(nnx.Module):
         )
         self.position_embedding = embed(config.tokens, width, (None, "embed"), **kinds)
         self.blocks = stack(
-            lambda rngs: ClipBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_hidden_layers,
-            rngs,
+            partial(ClipBlock, config, attention), config.num_hidden_layers, **kinds
         )
         self.norm_out = tower_norm(config, **kinds)
 

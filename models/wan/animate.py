@@ -24,7 +24,7 @@ from models.nn.attention.attention import TokenAttention, cross_attention, token
 from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import conv, from_heads, linear, to_heads
+from models.nn.layers.parameterised import Kinds, conv, from_heads, linear, to_heads
 from models.nn.layers.scanned import scan, stack
 from models.nn.layers.step_cache import BlockInputs, CachedStep
 from models.parallel.placement import split
@@ -61,14 +61,15 @@ class FaceAttention(nnx.Module):
     def __init__(
         self, config: AnimateConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
     ) -> None:
-        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        make = partial(linear, **kinds)
         width, dim = config.width, config.attention_head_dim
         self.q = make(width, width, ("embed", "heads"))
         self.k = make(width, width, ("embed", "heads"))
         self.v = make(width, width, ("embed", "heads"))
         self.out = make(width, width, ("heads", "embed"))
-        self.q_norm = RMSNorm(dim, config.eps, rngs=rngs, param_dtype=param_dtype)
-        self.k_norm = RMSNorm(dim, config.eps, rngs=rngs, param_dtype=param_dtype)
+        self.q_norm = RMSNorm(dim, config.eps, **kinds)
+        self.k_norm = RMSNorm(dim, config.eps, **kinds)
         self.heads, self.epsilon = config.num_attention_heads, config.eps
 
     def __call__(self, x: Tokens, face: Face, frames: Int[np.ndarray, " tokens"]) -> Tokens:
@@ -111,16 +112,11 @@ class AnimateTransformer(WanTransformer):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        super().__init__(config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        super().__init__(config, attention, cross_attention, **kinds)
         width, patch = config.width, config.patch_size
-        self.pose_patches_in = conv(
-            config.latent_channels, width, patch, strides=patch, rngs=rngs, param_dtype=param_dtype
-        )
-        self.face_adapters = stack(
-            lambda rngs: FaceAttention(config, rngs=rngs, param_dtype=param_dtype),
-            config.face_adapters,
-            rngs,
-        )
+        self.pose_patches_in = conv(config.latent_channels, width, patch, strides=patch, **kinds)
+        self.face_adapters = stack(partial(FaceAttention, config), config.face_adapters, **kinds)
 
     def __call__(
         self,

@@ -27,7 +27,15 @@ from models.nn.layers.convolution import convolved
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import LayerNorm, RMSNorm
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import Conv, activated, conv, from_heads, linear, to_heads
+from models.nn.layers.parameterised import (
+    Conv,
+    Kinds,
+    activated,
+    conv,
+    from_heads,
+    linear,
+    to_heads,
+)
 from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.scanned import scan, stack
@@ -161,10 +169,11 @@ class VideoCrossAttention(nnx.Module):
     def __init__(
         self, config: WanConfig, attention: Crossing, *, rngs: nnx.Rngs, param_dtype: DTypeLike
     ) -> None:
-        self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
-        self.text = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        self.queries = Queries(config, **kinds)
+        self.text = KeysValues(config, **kinds)
         has_image = config.added_kv_proj_dim is not None
-        self.image = KeysValues(config, rngs=rngs, param_dtype=param_dtype) if has_image else None
+        self.image = KeysValues(config, **kinds) if has_image else None
         self.attention = attention
 
     def __call__(self, x: Tokens, context: Float[Array, "batch context_tokens width"]) -> Tokens:
@@ -194,17 +203,14 @@ class WanBlock(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         width = config.width
-        self.self_attention = SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
-        self.cross_attention = VideoCrossAttention(
-            config, cross_attention, rngs=rngs, param_dtype=param_dtype
-        )
+        self.self_attention = SelfAttention(config, attention, **kinds)
+        self.cross_attention = VideoCrossAttention(config, cross_attention, **kinds)
         self.cross_norm = (
             LayerNorm(width, config.eps, rngs=rngs) if config.cross_attn_norm else None
         )
-        self.feed_forward = WanFeedForward(
-            (width, config.ffn_dim, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
-        )
+        self.feed_forward = WanFeedForward((width, config.ffn_dim, width), tanh_gelu, **kinds)
         self.scale_shift_table = modulation_table(6, width, rngs)
         self.epsilon = config.eps
 
@@ -277,27 +283,18 @@ class WanTransformer(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         width, patch = config.width, config.patch_size
-        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        make = partial(linear, **kinds)
         self.config = config
-        self.patches_in = conv(
-            config.in_channels, width, patch, strides=patch, rngs=rngs, param_dtype=param_dtype
-        )
+        self.patches_in = conv(config.in_channels, width, patch, strides=patch, **kinds)
         self.time_in = ConditionMLP(config.freq_dim, width, rngs=rngs)
         self.time_modulation = make(width, 6 * width, ("embed", "modulation"))
-        self.text_in = WanFeedForward(
-            (config.text_dim, width, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
-        )
+        self.text_in = WanFeedForward((config.text_dim, width, width), tanh_gelu, **kinds)
         has_image = config.image_dim is not None
-        self.image_in = (
-            ImageEmbedding(config, rngs=rngs, param_dtype=param_dtype) if has_image else None
-        )
+        self.image_in = ImageEmbedding(config, **kinds) if has_image else None
         self.blocks = stack(
-            lambda rngs: WanBlock(
-                config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype
-            ),
-            config.num_layers,
-            rngs,
+            partial(WanBlock, config, attention, cross_attention), config.num_layers, **kinds
         )
         self.scale_shift_table = modulation_table(2, width, rngs)
         patch_features = config.velocity_channels * patch[0] * patch[1] * patch[2]

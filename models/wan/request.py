@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.spec.field_types import Count, Scale
+from models.spec.field_types import Count, Scale, TextTokens
 from models.spec.prompt_syntax import PromptSyntax
 from models.spec.request import REQUEST, Request, served_fields
-
-MAX_SEQUENCE_LENGTH = 512
-"""Maximum number of UMT5 tokens, as in diffusers' Wan pipelines."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
@@ -22,7 +18,8 @@ class WanRequest(Request):
 
     num_frames: Count
     guidance_scale: Scale
-    max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
+    max_sequence_length: TextTokens
+    """UMT5 tokens of each prompt."""
     guidance_scale_2: Scale | None = None
     """Guidance scale of the low-noise expert; None uses `guidance_scale`."""
     conditioning_scale: Sequence[Scale] | None = None

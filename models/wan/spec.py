@@ -11,12 +11,13 @@ from typing import Any
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
 from models.media.scaling import FrameScaling
+from models.spec.field_types import MAX_TEXT_TOKENS
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan import animate_inputs, vace_inputs
 from models.wan.animate_config import AnimateConfig
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
-from models.wan.request import ANIMATE_VIDEOS, FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
+from models.wan.request import ANIMATE_VIDEOS, FIELDS, VACE_IMAGES
 from models.wan.schedulers import EVALUATIONS, OPTIONS
 from models.wan.vace_config import VaceConfig
 
@@ -151,7 +152,7 @@ def limits_of(grid: Grid) -> Limits:
         frames_multiple=grid.frame * grid.patch[0],
         max_steps=1000,
         max_images=4,
-        max_sequence_length=MAX_SEQUENCE_LENGTH,
+        max_sequence_length=MAX_TEXT_TOKENS,
     )
 
 
@@ -183,7 +184,7 @@ def _defaults_of(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
         "fps": FPS_TI2V if checkpoint.expand_timesteps else FPS,
         "num_inference_steps": 50,
         "guidance_scale": 5.0,
-        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+        "max_sequence_length": MAX_TEXT_TOKENS,
         **animate,
     }
     return {

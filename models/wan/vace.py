@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from models.nn.attention.attention import CrossAttention as Crossing
 from models.nn.attention.attention import TokenAttention, cross_attention, token_attention
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import conv, linear
+from models.nn.layers.parameterised import Kinds, conv, linear
 from models.nn.layers.scanned import at, scan, stack
 from models.nn.layers.step_cache import BlockInputs, CachedStep
 from models.parallel.placement import split
@@ -79,18 +79,17 @@ class VaceTransformer(WanTransformer):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        super().__init__(config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype)
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        super().__init__(config, attention, cross_attention, **kinds)
         width, patch = config.width, config.patch_size
         self.control_patches_in = conv(
-            config.vace_in_channels, width, patch, strides=patch, rngs=rngs, param_dtype=param_dtype
+            config.vace_in_channels, width, patch, strides=patch, **kinds
         )
-        self.control_in = linear(width, width, ("embed", None), rngs=rngs, param_dtype=param_dtype)
+        self.control_in = linear(width, width, ("embed", None), **kinds)
         self.control_blocks = stack(
-            lambda rngs: ControlBlock(
-                config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype
-            ),
+            partial(ControlBlock, config, attention, cross_attention),
             len(config.vace_layers),
-            rngs,
+            **kinds,
         )
 
     def __call__(

@@ -56,13 +56,9 @@ class ZImageConfig(TransformerConfig):
             raise ValueError(f"n_kv_heads {self.n_kv_heads} must be n_heads {self.n_heads}")
         if self.siglip_feat_dim is not None:
             raise ValueError("siglip_feat_dim: Z-Image that reads images (Omni) is not served")
-        if len(self.axes_dims) != 3 or len(self.axes_lens) != 3:
-            raise ValueError("axes_dims and axes_lens must have three entries each")
-        if self.n_heads * sum(self.axes_dims) != self.dim or any(d % 2 for d in self.axes_dims):
-            raise ValueError(
-                f"axes_dims {self.axes_dims} must be even and add up to dim / n_heads, "
-                f"{self.dim} / {self.n_heads}"
-            )
+        if len(self.axes_lens) != 3:
+            raise ValueError(f"axes_lens {self.axes_lens} must be three lengths")
+        self.check_axes("axes_dims", 3, "dim / n_heads", self.dim / self.n_heads)
 
     @property
     def inner(self) -> int:

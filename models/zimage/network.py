@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,78 +20,26 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import AXES, JointHeads, StreamShape, Tokens, padded
+from models.nn.blocks.double_stream import StreamShape, Tokens, padded
 from models.nn.blocks.feed_forward import SwiGlu
-from models.nn.blocks.joint_transformer import stack_any
+from models.nn.blocks.single_stream import SandwichNormBlock, Vector
 from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
-from models.nn.layers.norms import RMSNorm, layer_norm, linear_with_exact_activations
+from models.nn.layers.norms import RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions, join_positions
-from models.nn.layers.parameterised import Kinds, from_heads, linear
+from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.rope import RopeTable, rope_table
-from models.nn.layers.scanned import run
+from models.nn.layers.scanned import run, stack_any
 from models.nn.layers.step_cache import CachedStep
-from models.parallel.placement import split
 from models.vae.patches import PATCH
 from models.vae.references import Grid
 from models.zimage.config import MULTIPLE, ZImageConfig, filled
 
-Vector = Float[Array, "batch condition"]
-
 TIME_FEATURES, TIME_INNER = 256, 1024
 """Width of the timestep's sinusoids, and hidden width of its MLP; the same in every Z-Image."""
 HEAD_EPSILON = 1e-5
-
-
-class SingleStreamBlock(nnx.Module):
-    """Attention and feed-forward with pre- and post-norms, optionally modulated."""
-
-    def __init__(
-        self,
-        config: ZImageConfig,
-        attention: TokenAttention,
-        *,
-        modulated: bool,
-        **kinds: Unpack[Kinds],
-    ) -> None:
-        width = config.dim
-        norm = partial(RMSNorm, width, config.norm_eps, **kinds)
-        shape = StreamShape(
-            width,
-            config.n_heads,
-            partial(SwiGlu, width, config.inner),
-            use_bias=False,
-            epsilon=HEAD_EPSILON,
-            normed_heads=config.qk_norm,
-        )
-        self.heads, self.attention = JointHeads(shape, **kinds), attention
-        self.out = linear(width, width, ("heads", "embed"), use_bias=False, **kinds)
-        self.feed_forward = shape.feed_forward(**kinds)
-        self.attention_in, self.attention_out = norm(), norm()
-        self.feed_forward_in, self.feed_forward_out = norm(), norm()
-        axes = ("embed", "modulation")
-        self.modulation = linear(config.condition, 4 * width, axes, **kinds) if modulated else None
-
-    def __call__(self, x: Tokens, condition: Vector | None, positions: Positions) -> Tokens:
-        """Apply attention and feed-forward to the joint stream."""
-        scale, gate, mlp_scale, mlp_gate = self._modulations(condition)
-        attended = self.heads.attended(self.attention_in(x) * scale, self.attention, positions)
-        x = x + gate * self.attention_out(from_heads(self.out, attended))
-        hidden = self.feed_forward(self.feed_forward_in(x) * mlp_scale)
-        return split(x + mlp_gate * self.feed_forward_out(hidden), *AXES)
-
-    def attention_input(self, x: Tokens, condition: Vector) -> Tokens:
-        """Return the modulated input of the block's attention."""
-        return self.attention_in(x) * self._modulations(condition)[0]
-
-    def _modulations(self, condition: Vector | None) -> tuple[Array | float, ...]:
-        """Return scale and gate of the attention, then of the feed-forward."""
-        if self.modulation is None or condition is None:
-            return 1.0, 1.0, 1.0, 1.0
-        vectors = linear_with_exact_activations(self.modulation, condition)
-        scale, gate, mlp_scale, mlp_gate = jnp.split(vectors[:, None], 4, axis=-1)
-        return 1 + scale, jnp.tanh(gate), 1 + mlp_scale, jnp.tanh(mlp_gate)
+"""Epsilon of the norms of queries and keys."""
 
 
 class ZImageTransformer(nnx.Module):
@@ -107,11 +55,16 @@ class ZImageTransformer(nnx.Module):
     ) -> None:
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         width, patch = config.dim, PATCH**2 * config.in_channels
-
-        def blocks(layers: int, *, modulated: bool) -> nnx.Module | None:
-            block = partial(SingleStreamBlock, config, attention, modulated=modulated)
-            return stack_any(lambda rngs: block(rngs=rngs, param_dtype=param_dtype), layers, rngs)
-
+        shape = StreamShape(
+            width,
+            config.n_heads,
+            partial(SwiGlu, width, config.inner),
+            use_bias=False,
+            epsilon=HEAD_EPSILON,
+            normed_heads=config.qk_norm,
+        )
+        block = partial(SandwichNormBlock, shape, attention, config.norm_eps)
+        modulated = partial(block, condition=config.condition)
         self.config = config
         self.latents_in = linear(patch, width, (None, "embed"), **kinds)
         self.text_norm = RMSNorm(config.cap_feat_dim, config.norm_eps, **kinds)
@@ -120,9 +73,9 @@ class ZImageTransformer(nnx.Module):
         self.image_filling, self.text_filling = (
             nnx.Param(jnp.zeros((1, width), param_dtype), axes=(None, "embed")) for _ in range(2)
         )
-        self.image_blocks = blocks(config.n_refiner_layers, modulated=True)
-        self.text_blocks = blocks(config.n_refiner_layers, modulated=False)
-        self.blocks = blocks(config.n_layers, modulated=True)
+        self.image_blocks = stack_any(modulated, config.n_refiner_layers, **kinds)
+        self.text_blocks = stack_any(block, config.n_refiner_layers, **kinds)
+        self.blocks = stack_any(modulated, config.n_layers, **kinds)
         self.out_modulation = linear(config.condition, width, ("embed", "modulation"), **kinds)
         self.latents_out = linear(width, patch, ("embed", None), **kinds)
 

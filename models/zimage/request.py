@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.spec.field_types import Count, Fraction, Scale
+from models.spec.field_types import Fraction, Scale, TextTokens
 from models.spec.request import REQUEST, FlowImageRequest, served_fields
-
-MAX_SEQUENCE_LENGTH = 512
-"""Maximum number of text tokens, including the chat template's, as in training."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class ZImageRequest(FlowImageRequest):
     """Parameters of one image, named as in diffusers' ZImagePipeline and its variants."""
 
-    max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
+    SCALES = ("guidance_scale", "cfg_normalization")
+
+    max_sequence_length: TextTokens
     guidance_scale: Scale
     """Multiple of the difference to the negative prompt's prediction that is added to the prompt's;
     0 disables guidance."""
@@ -32,14 +27,6 @@ class ZImageRequest(FlowImageRequest):
     def guided(self) -> bool:
         """Return whether any step is guided."""
         return self.guidance_scale > 0
-
-    @property
-    def scales(self) -> Mapping[str, float]:
-        """Guidance scales that are inputs of every step."""
-        return {
-            "guidance_scale": self.guidance_scale,
-            "cfg_normalization": self.cfg_normalization,
-        }
 
 
 FIELDS = served_fields(ZImageRequest, "image", "mask_image")

@@ -7,11 +7,12 @@ from typing import Any
 
 from models.flow.spec import MakeSpec, default_size, image_limits, spec_builder
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.field_types import MAX_TEXT_TOKENS
 from models.spec.model_spec import Need
 from models.vae.config import VaeConfig
 from models.vae.patches import PATCH
 from models.zimage.config import ZImageConfig, filled
-from models.zimage.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.zimage.request import FIELDS
 
 TURBO_SHIFT = 3.0
 """Schedule shift that identifies Turbo; the base's is 6. Other published configs are equal."""
@@ -28,7 +29,7 @@ def spec_of(config: ZImageConfig, vae: VaeConfig, scheduler: FlowMatchEuler) -> 
     """Return a function that builds the spec of a Z-Image checkpoint with these configs."""
     token, size = PATCH * vae.downsampling, default_size(vae.downsampling)
     longest = min(2 * size["width"], min(config.axes_lens[1:]) * token)
-    text = min(MAX_SEQUENCE_LENGTH, filled(config.axes_lens[0] - 1) - 32)
+    text = min(MAX_TEXT_TOKENS, filled(config.axes_lens[0] - 1) - 32)
     return spec_builder(
         FIELDS,
         {

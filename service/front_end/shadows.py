@@ -8,15 +8,20 @@ the comparison.
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import math
 import random
+from collections.abc import Iterator
+from itertools import zip_longest
 
+import av
+import numpy as np
+from PIL import Image
 from redis.exceptions import RedisError
 
 from models.spec.model_spec import ModelSpec
 from service.front_end.front_end import FrontEnd
-from service.front_end.pixels import psnr
 from service.jobs.alias_jobs import AliasJobs
 from service.jobs.model.errors import QueueFull, QuotaExceeded, WireError
 from service.jobs.model.job import AUDITION_VERSION, PRIORITIES, Job, JobState, Output, new_job_id
@@ -198,3 +203,31 @@ async def _compare(front: FrontEnd, job: Job, shadow: Job) -> tuple[str, float]:
 
 def _pixels(output: Output) -> str:
     return output.pixels_sha256 or output.sha256
+
+
+def psnr(first: bytes, second: bytes, content_type: str) -> float | None:
+    """Compute the PSNR in dB of two files' pixels, over all frames; infinite if equal.
+
+    None: they differ in size or number of frames.
+    """
+    error, count = 0.0, 0
+    pairs = zip_longest(_frames(first, content_type), _frames(second, content_type))
+    for frame, other in pairs:
+        if frame is None or other is None or frame.shape != other.shape:
+            return None
+        error += float(np.square(frame.astype(np.float32) - other).sum(dtype=np.float64))
+        count += frame.size
+    return math.inf if not error else 10 * math.log10(255**2 * count / error)
+
+
+def _frames(data: bytes, content_type: str) -> Iterator[np.ndarray]:
+    """Yield the frames of a video, or an image's frames, as RGB."""
+    if content_type.startswith("video/"):
+        with av.open(io.BytesIO(data), "r") as container:
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format="rgb24")
+        return
+    with Image.open(io.BytesIO(data)) as image:
+        for number in range(getattr(image, "n_frames", 1)):
+            image.seek(number)
+            yield np.asarray(image.convert("RGB"))

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.errors.problems import Malformed
-from service.http.json_errors import reason_of
 
 MAX_DEPTH = 16
 """Maximum depth of nested lists and objects; the deepest field of the API needs four."""
@@ -241,3 +240,26 @@ def _next_long(long: Iterator[str], name: str) -> str:
     if name != "NaN":
         raise ValueError(f"{name} is not a JSON number")
     return next(long)
+
+
+_NO_VALUE = "a value is missing or misspelt"
+_REASONS = (
+    ("property name", "a name in double quotes is missing (a comma before } is not allowed)"),
+    ("trailing comma", "a comma before } or ] is not allowed"),
+    ("':'", "a colon is missing"),
+    ("','", "a comma is missing"),
+    ("Extra data", "the document continues after its end"),
+    ("control character", "a text has a control character; escape it"),
+    ("escape", "a text has an invalid escape"),
+)
+"""Parts of the decoder's messages, and the messages that clients receive instead."""
+
+
+def reason_of(error: ValueError) -> str:
+    """Describe an error of the decoder, or of one of its hooks, by place and cause."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is no UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        reason = next((ours for theirs, ours in _REASONS if theirs in error.msg), _NO_VALUE)
+        return f"{reason} at line {error.lineno} column {error.colno}"
+    return str(error)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -22,9 +21,6 @@ from service.jobs.redis import keys
 from service.jobs.scripts.client import ANSWER_MS, new_call
 from service.jobs.scripts.script import Script
 from service.settings.queue import QueueSettings
-
-UNKNOWN_ORIGIN = Origin()
-NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +103,36 @@ class Preempt(FullPool, Script[Preemption | None]):
         return Preemption(*answer) if answer else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerState:
+    """State of a claiming worker, which decides the jobs that it gets.
+
+    The three functions are called before each attempt, since a claim may wait.
+    """
+
+    warm: Sequence[str] = ()
+    """Buckets that it has compiled. Jobs of other buckets wait a little for a worker that has."""
+    adapters: Sequence[str] = ()
+    """Digests of adapters on its device. Jobs with others wait a little."""
+    slowness: float = 1.0
+    """Duration of a job here relative to the fastest ready worker."""
+    slowness_in: Mapping[str, float] = field(default_factory=dict)
+    """The same for single buckets."""
+    origin: Origin = field(default_factory=Origin)
+    """Origin of its outputs for the ledger. Its checkpoint fingerprint is stored in the jobs."""
+    busy: Callable[[], bool] = lambda: False
+    """Whether it has other jobs now. A busy worker gets no job that crashed a worker."""
+    may_compile: Callable[[], bool] | None = None
+    """Whether it now takes a job of a cold bucket, which it then claims alone; None: cold buckets
+    are treated as any other."""
+    has_room: Callable[[], bool] = lambda: True
+    """Whether it still takes jobs; if not, `Consumer.claim` stops waiting."""
+
+
+IDLE = WorkerState()
+"""A worker without compiled programs, adapters and jobs, as fast as the fastest."""
+
+
 class Consumer(ClaimReports):
     """Part of a `Queue` with which workers claim jobs."""
 
@@ -115,40 +141,13 @@ class Consumer(ClaimReports):
         self._unanswered: dict[str, str] = {}
         """Id of each worker's claim call that got no answer."""
 
-    async def claim(  # noqa: PLR0913 # each describes the claiming worker
-        self,
-        pool: str,
-        model: str,
-        slots: int,
-        *,
-        wait_s: float = 0.0,
-        warm: Sequence[str] = (),
-        adapters: Sequence[str] = (),
-        slowness: float = 1.0,
-        slowness_in: Mapping[str, float] = NO_BUCKETS,
-        busy: Callable[[], bool] = lambda: False,
-        may_compile: Callable[[], bool] | None = None,
-        has_room: Callable[[], bool] = lambda: True,
-        origin: Origin = UNKNOWN_ORIGIN,
+    async def claim(
+        self, pool: str, model: str, slots: int, worker: WorkerState = IDLE, *, wait_s: float = 0.0
     ) -> ClaimList:
         """Claim the next job and, from all tenants in turn, jobs of the same bucket.
 
         The claimed jobs have up to `slots` images in total. A first job with more images than that
         is claimed alone. Waits up to `wait_s` for a first job.
-
-        Args:
-            warm: buckets that the worker has compiled. Jobs of other buckets wait a little for a
-                worker that has compiled them.
-            adapters: digests of adapters on the worker's device. Jobs with others wait a little.
-            slowness: duration of a job here relative to the fastest ready worker.
-            slowness_in: the same for single buckets.
-            busy: whether the worker has other jobs now. A busy worker gets no job that crashed a
-                worker.
-            may_compile: whether the worker now takes a job of a cold bucket, which it then claims
-                alone; None: cold buckets are treated as any other.
-            has_room: whether the worker still takes jobs; if not, `claim` stops waiting.
-            origin: origin of the outputs for the ledger. Its checkpoint fingerprint is stored in
-                the jobs.
         """
         if slots < 1:
             return []
@@ -160,23 +159,23 @@ class Consumer(ClaimReports):
             slots=slots,
             version=WIRE_VERSION,
             lease_s=self._settings.lease_s,
-            warm=list(warm),
-            rides_wait=may_compile is not None,
+            warm=list(worker.warm),
+            rides_wait=worker.may_compile is not None,
             warm_s=self._settings.affinity_s,
-            adapters=list(adapters),
-            slowness=slowness,
-            slowness_in=dict(slowness_in),
+            adapters=list(worker.adapters),
+            slowness=worker.slowness,
+            slowness_in=dict(worker.slowness_in),
             room_s=self._settings.lease_s,
             credit_s=self._settings.deadline_credit_s,
             answer_ms=ANSWER_MS,
-            origin=origin,
+            origin=worker.origin,
         )
-        attempt = partial(self._claim_now, script, pool, model, busy, may_compile, has_room)
+        attempt = partial(self._claim_now, script, pool, model, worker)
         claims = await self._release_if_canceled(attempt)
         if claims or wait_s <= 0:
             return claims
         with self._subscriber.waking(keys.QUEUED, model) as wake:
-            while not claims and has_room() and not self._subscriber.closed:
+            while not claims and worker.has_room() and not self._subscriber.closed:
                 wake.clear()
                 claims = await self._release_if_canceled(attempt)
                 if not claims and not await _set_before(wake, until):
@@ -200,24 +199,18 @@ class Consumer(ClaimReports):
             raise
 
     async def _claim_now(
-        self,
-        script: Callable[..., ClaimJobs],
-        pool: str,
-        model: str,
-        busy: Callable[[], bool],
-        may_compile: Callable[[], bool] | None,
-        has_room: Callable[[], bool],
+        self, script: Callable[..., ClaimJobs], pool: str, model: str, worker: WorkerState
     ) -> ClaimList:
         """Attempt a claim without waiting.
 
         If the last claim of this worker got no answer, repeat that call: it may have been executed.
         """
-        if not has_room():
+        if not worker.has_room():
             return []
         call = self._unanswered.pop(pool, None) or new_call()
-        may = may_compile is None or may_compile()
+        may = worker.may_compile is None or worker.may_compile()
         try:
-            claimed = await self.run(script(call=call, busy=busy(), may_compile=may))
+            claimed = await self.run(script(call=call, busy=worker.busy(), may_compile=may))
         except (RedisError, OSError):
             self._unanswered[pool] = call
             raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from service.jobs.batches import BatchRecords
 from service.jobs.claim_reports import Claim, ClaimList, ClaimUsage, StageReport
-from service.jobs.consumer import Consumer
+from service.jobs.consumer import Consumer, WorkerState
 from service.jobs.endpoint_state import EndpointState
 from service.jobs.events import Event
 from service.jobs.ledger_files import LedgerFiles
@@ -47,6 +47,7 @@ __all__ = [
     "StageReport",
     "UnknownCursor",
     "WireError",
+    "WorkerState",
 ]
 
 

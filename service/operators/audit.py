@@ -72,7 +72,7 @@ class AuditRecorder(ABC):
         try:
             yield record
         except BaseException as error:
-            await self._end(record, {"outcome": "failed", "error": self._said(error)})
+            await self._end(record, {"outcome": "failed", "error": self._error_text(error)})
             raise
         await self._end(record, {"outcome": "done"})
 
@@ -82,7 +82,7 @@ class AuditRecorder(ABC):
         except StoreError as error:
             log.warning("the end of act %s is not in the audit log: %s", record.id, error)
 
-    def _said(self, error: BaseException) -> str:
+    def _error_text(self, error: BaseException) -> str:
         return error.detail if isinstance(error, Problem) else type(error).__name__
 
     @abstractmethod

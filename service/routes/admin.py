@@ -194,7 +194,7 @@ async def pause_things(
     body, kind = await _body(request, front, operator, PauseRequest), KINDS[things]
     act = f"{'drain' if body.drain else 'pause'} {kind}"
     async with _audit(front).recording(operator, act, name, body.reason):
-        names = await _known(front, kind)
+        names = await _names_of(front, kind)
         operator_name = operator.name or operator.address
         pause = Pause(by=operator_name, at=time.time(), reason=body.reason, drains=body.drain)
         await front.queue.pause(kind, name, pause)
@@ -230,7 +230,7 @@ async def put_pool_to_sleep(
     """
     body = await _body(request, front, operator, Reason)
     async with _audit(front).recording(operator, "sleep pool", name, body.reason):
-        names = await _known(front, "pool")
+        names = await _names_of(front, "pool")
         if name not in names:
             raise NotFound(_absent("pool", name, names), code="pool_not_found")
         operator_name = operator.name or operator.address
@@ -287,7 +287,7 @@ async def _body(request: Request, front: FrontEnd, operator: Operator, kind: typ
         return await read_json(request, MAX_BODY_BYTES, hold, lambda body: parse_as(kind, body))
 
 
-async def _known(front: FrontEnd, kind: Kind) -> set[str]:
+async def _names_of(front: FrontEnd, kind: Kind) -> set[str]:
     """Return the names of all models ever served, or of current pools and workers."""
     if kind == "model":
         return set(await front.queue.models())

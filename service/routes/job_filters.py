@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import AfterValidator, WithJsonSchema
 
 from service.errors.problems import FieldError, Invalid
-from service.http.timestamps import Timestamp, microseconds
 from service.jobs.model.job import JobState
 from service.jobs.model.job_filter import JobFilter
+
+_FORMAT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+
+def _whole(text: str) -> str:
+    """Validate a timestamp with a time zone. Raises: ValueError."""
+    if not _FORMAT.fullmatch(text):
+        raise ValueError(
+            "must be a time with its zone, such as 2026-01-31T12:00:00Z; a + is written as %2B"
+        )
+    datetime.fromisoformat(text)
+    return text
+
+
+Timestamp = Annotated[
+    str, AfterValidator(_whole), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+"""Text of a time, such as `2026-01-31T12:00:00.250Z`."""
+
+
+def microseconds(timestamp: str) -> int:
+    """Convert a `Timestamp` to microseconds since the epoch."""
+    return (datetime.fromisoformat(timestamp) - _EPOCH) // _US
+
 
 MS_US = timedelta(milliseconds=1) // timedelta(microseconds=1)
 """Microseconds of a millisecond, the precision of times in responses."""

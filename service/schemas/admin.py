@@ -11,7 +11,8 @@ from service.jobs.model.job import Job, JobError, JobState, Stage
 from service.jobs.operations import Pause, Sleep, TenantBacklog, WorkerStatus
 from service.schemas import examples
 from service.schemas.examples import schema_example
-from service.schemas.response import View, timestamp
+from service.schemas.response import View
+from service.tracing.log_format import rfc3339
 
 MAX_REASON_CHARS = 500
 
@@ -197,7 +198,7 @@ def view_job(job: Job) -> AdminJobView:
         state=job.state,
         model=model,
         served_by=job.served_by or model,
-        created_at=timestamp(job.created_at),
+        created_at=rfc3339(job.created_at),
         started_at=_time(job.started_at),
         finished_at=_time(job.finished_at),
         stage=job.detail.stage if job.detail else None,
@@ -218,7 +219,7 @@ def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) ->
             kind=kind,
             name=name,
             by=pause.by,
-            at=timestamp(pause.at),
+            at=rfc3339(pause.at),
             reason=pause.reason,
             drains=pause.drains,
         )
@@ -229,7 +230,7 @@ def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) ->
 def view_sleeps(sleeps: Mapping[str, Sleep]) -> list[SleepView]:
     """Convert sleeping pools and workers to views, the longest sleeping first."""
     return [
-        SleepView(name=name, by=sleep.by, at=timestamp(sleep.at), reason=sleep.reason)
+        SleepView(name=name, by=sleep.by, at=rfc3339(sleep.at), reason=sleep.reason)
         for name, sleep in sorted(sleeps.items(), key=lambda item: item[1].at)
     ]
 
@@ -257,4 +258,4 @@ def view_waiting(waiting: Sequence[TenantBacklog]) -> list[WaitingView]:
 
 
 def _time(seconds: float | None) -> str | None:
-    return None if seconds is None else timestamp(seconds)
+    return None if seconds is None else rfc3339(seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -34,6 +33,7 @@ from service.schemas import examples
 from service.schemas.examples import schema_example
 from service.schemas.limits import Bounds, bounds_of
 from service.settings.limits import LimitSettings
+from service.tracing.log_format import rfc3339
 
 
 class View(BaseModel):
@@ -397,10 +397,10 @@ def view_job(
         model=(model := str(job.request.get("model", job.model))),
         served_by=job.served_by or model,
         model_fingerprint=job.fingerprint or None,
-        created_at=timestamp(job.created_at),
-        started_at=timestamp(job.started_at) if job.started_at else None,
-        finished_at=timestamp(job.finished_at) if job.finished_at else None,
-        expires_at=timestamp(job.finished_at + retention_s) if job.finished_at else None,
+        created_at=rfc3339(job.created_at),
+        started_at=rfc3339(job.started_at) if job.started_at else None,
+        finished_at=rfc3339(job.finished_at) if job.finished_at else None,
+        expires_at=rfc3339(job.finished_at + retention_s) if job.finished_at else None,
         reuses=job.copied_from,
         continues=job.continues,
         progress=ProgressView(step=job.step, steps=job.steps),
@@ -418,9 +418,7 @@ def view_job(
 def _view_detail(detail: Detail | None) -> DetailView | None:
     if detail is None:
         return None
-    return DetailView(
-        stage=detail.stage, since=timestamp(detail.since), expected_s=detail.expected_s
-    )
+    return DetailView(stage=detail.stage, since=rfc3339(detail.since), expected_s=detail.expected_s)
 
 
 def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> OutputView:
@@ -430,12 +428,6 @@ def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> Out
         base64=base64.b64encode(data).decode() if data is not None else None,
         **output.model_dump(exclude={"key"}),
     )
-
-
-def timestamp(seconds: float) -> str:
-    """Format a time since the epoch as RFC 3339."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def view_model(

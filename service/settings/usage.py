@@ -21,5 +21,5 @@ class UsageSettings(Section):
 
     @field_validator("region")
     @classmethod
-    def _known(cls, region: str | None) -> str | None:
+    def _empty_is_unknown(cls, region: str | None) -> str | None:
         return region or None

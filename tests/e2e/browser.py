@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
@@ -121,3 +122,11 @@ def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:
     page.keyboard.press("Control+Enter")
     expect(page.locator(".card")).to_have_count(before + 1)
     return page.locator(".card").first
+
+
+def asked_for(url: str, page: Page) -> dict[str, Any]:
+    """The request of a new job after resolution of its defaults."""
+    card = make(page)
+    expect(card).to_have_attribute("data-state", "succeeded")
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]

@@ -6,15 +6,13 @@ import base64
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import make, pages
+from tests.e2e.browser import asked_for, pages
 from tests.e2e.standins import MASKED, POSED
 from tests.service.standin import MODEL, VIDEO, clip
 
@@ -35,14 +33,6 @@ def files(tmp_path: Path) -> dict[str, Path]:
     for colour, path in paths.items():
         Image.new("RGB", WIDE, colour).save(path)
     return paths
-
-
-def asked_for(url: str, page: Page) -> dict[str, Any]:
-    """The request of a new job after resolution of its defaults."""
-    card = make(page)
-    expect(card).to_have_attribute("data-state", "succeeded")
-    with httpx.Client(base_url=url, trust_env=False) as http:
-        return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
 
 
 def mask_of(page: Page) -> np.ndarray:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import Open, make, pages
+from tests.e2e.browser import Open, asked_for, pages
 from tests.service.adapters import adapter
 from tests.service.standin import MODEL, VIDEO
 
@@ -32,14 +32,6 @@ def open_page(browser: Browser, url: str) -> Iterator[Open]:
 
 def tile(page: Page, name: str) -> Any:
     return page.locator(f'.tile[data-lora="{name}"]')
-
-
-def asked_for(url: str, page: Page) -> dict[str, Any]:
-    """The request of a new job after resolution of its defaults."""
-    card = make(page)
-    expect(card).to_have_attribute("data-state", "succeeded")
-    with httpx.Client(base_url=url, trust_env=False) as http:
-        return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
 
 
 def test_adapters_are_chosen_scaled_and_sent(page: Page, url: str) -> None:

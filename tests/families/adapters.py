@@ -20,8 +20,9 @@ from flax import nnx
 from jax.stages import Compiled
 from safetensors.numpy import save_file
 
+from deploy.bench.engine.adapters import layers_by_name
 from models.adapters.banks import page_arrays, page_axis
-from models.adapters.files.adapter import Adapter, KernelShape, LayerPosition
+from models.adapters.files.adapter import Adapter, KernelShape
 from models.adapters.files.formats import inspect, read
 from models.adapters.files.names import Names, NetworkNames
 from models.adapters.fuse import fusing
@@ -131,7 +132,7 @@ def random_arrays(
 ) -> Arrays:
     """Return the arrays of an adapter for one network, of at least one layer."""
     arrays: Arrays = {}
-    for number, (name, shape) in enumerate(plain_names(network)):
+    for number, (name, shape) in enumerate(layers_by_name(network)):
         if number and rng.random() >= share:
             continue
         of_layer = KINDS[kind](shape, rank, rng)
@@ -189,16 +190,6 @@ KINDS: Mapping[Kind, Callable[[KernelShape, int, np.random.Generator], Arrays]] 
     "loha": _loha,
 }
 """Functions that return the arrays of one layer, by the kind of adapter."""
-
-
-def plain_names(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
-    """Yield each layer once, by its diffusers name."""
-    last: dict[LayerPosition, tuple[str, KernelShape]] = {}
-    for name, layers in network.names.items():
-        if len(layers) == 1:
-            ((place, shape),) = layers.items()
-            last[place] = (name, shape)
-    yield from last.values()
 
 
 def asking(fields: Fields, *loras: RequestedLora) -> dict[str, Any]:

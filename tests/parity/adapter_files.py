@@ -25,6 +25,7 @@ from models.adapters.install import install_banks
 from models.adapters.names_of import names_of
 from models.parallel.row_adapters import AdapterPages
 from models.spec.lora import Expert, RequestedLora, ScaleInterval
+from tests.parity.distances import psnr_db
 from tests.parity.programs import Programs
 
 Tensors = dict[str, torch.Tensor]
@@ -251,11 +252,6 @@ def _with_pages(state: Any, arrays: Mapping[str, np.ndarray], first: int) -> Any
             leaf = leaf.replace(bank)
         flat.append((path, leaf))
     return nnx.from_flat_state(flat)
-
-
-def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
-    error = np.square(output.astype(np.float64) - expected).mean()
-    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def assert_same(output: np.ndarray, expected: np.ndarray, record: Callable[..., None]) -> None:

@@ -18,9 +18,10 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
+from tests.parity.distances import png
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
-from tests.parity.test_flux import Result, png
+from tests.parity.test_flux import Result
 
 MASK = Image.fromarray(
     np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"

@@ -32,12 +32,12 @@ from tests.parity.adapter_files import (
     kohya,
     peft,
     peft_with_metadata,
-    psnr_db,
     random_changes,
     turned,
     without,
     write,
 )
+from tests.parity.distances import psnr_db
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

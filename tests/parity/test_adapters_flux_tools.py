@@ -32,13 +32,13 @@ from tests.parity.adapter_files import (
     assert_same,
     diffusers_pixels,
     peft,
-    psnr_db,
     random_changes,
     write,
 )
+from tests.parity.distances import png, psnr_db
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.test_adapters_flux import plain
-from tests.parity.test_flux import BASE, png
+from tests.parity.test_flux import BASE
 from tests.parity.test_flux_tools import CASES, REQUESTS, Case, Request
 from tests.parity.tiny import make_flux
 

@@ -27,12 +27,12 @@ from tests.parity.adapter_files import (
     kohya,
     peft,
     peft_with_metadata,
-    psnr_db,
     random_changes,
     turned,
     without,
     write,
 )
+from tests.parity.distances import psnr_db
 from tests.parity.sdxl_cases import BASE, PICTURE, SEED
 from tests.parity.tiny_sdxl import make_sdxl
 
@@ -40,7 +40,6 @@ from tests.parity.tiny_sdxl import make_sdxl
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 REQUEST = {**BASE, "negative_prompt": "a green square", "num_inference_steps": 3}
-Forms = dict[str, Callable[[], tuple[Tensors, dict[str, str] | None]]]
 
 AUTHORS_BLOCKS = {
     "down_blocks.0.resnets.0": "input_blocks.1.0",

@@ -30,12 +30,12 @@ from tests.parity.adapter_files import (
     kohya,
     peft,
     peft_with_metadata,
-    psnr_db,
     random_changes,
     turned,
     without,
     write,
 )
+from tests.parity.distances import psnr_db
 from tests.parity.tiny import Config
 from tests.parity.tiny_wan import make_wan
 

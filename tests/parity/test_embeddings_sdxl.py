@@ -19,6 +19,7 @@ from models.sdxl.pipeline import SdxlPipeline
 from models.spec.embeddings import path_of
 from models.spec.lora import RequestedLora, always
 from tests import coarse
+from tests.parity.distances import relative
 from tests.parity.sdxl_cases import BASE, CHECKPOINTS
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
@@ -88,10 +89,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                 {name: torch.from_numpy(vectors)}, text_encoder=network, tokenizer=tokenizer
             )
     yield Pair(loaded, reference, files)
-
-
-def relative(output: Any, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(np.asarray(output) - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from models.sampling.flow_choice import FLOW_EVALUATIONS, flow_scheduler
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.evaluations import ONE_A_STEP
 from models.spec.option import OptionError
-from tests.parity.fake_denoising import SHAPE, compiled, network, relative
+from tests.parity.distances import largest
+from tests.parity.fake_denoising import SHAPE, compiled, network
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_.*:DeprecationWarning")
 
@@ -83,14 +84,14 @@ def test_steps_equal_diffusers_over_the_checkpoints_sigmas(
     expected = run_diffusers(REFERENCES[name](), sigmas, strength)
     output = run_atelier(name, steps, strength)
     assert len(output) == len(expected)
-    assert max(map(relative, output, expected)) < 2e-6
+    assert max(map(largest, output, expected)) < 2e-6
     run = steps if strength is None else -int(-steps * strength // 1)
     assert len(output) == FLOW_EVALUATIONS.get(name, ONE_A_STEP).count(run)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_other_methods_differ_from_euler(name: str) -> None:
-    difference = relative(run_atelier(name, 8, None)[-1], run_atelier("euler", 8, None)[-1])
+    difference = largest(run_atelier(name, 8, None)[-1], run_atelier("euler", 8, None)[-1])
     assert difference > 1e-2
 
 

@@ -6,7 +6,6 @@ checkpoints rounding alone (float32 against float64) stays above 80 dB, and a wr
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -25,8 +24,10 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree, denoise
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
+from tests.parity.step_latents import StepLatents
 from tests.parity.tiny import make_flux
 
 RELATIVE = 1e-4
@@ -165,16 +166,12 @@ def run_diffusers(
 ) -> Result:
     pipeline = base if image is None else FluxImg2ImgPipeline(**base.components)
     pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
+    latents = StepLatents()
 
     arguments = {name: value for name, value in request.items() if name != "seed"}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
     extra = {} if image is None else {"image": image}
-    output = pipeline(**arguments, **extra, generator=generator, callback_on_step_end=keep)
+    output = pipeline(**arguments, **extra, generator=generator, callback_on_step_end=latents.keep)
     return Result(latents, np.asarray(output.images[0]))
 
 
@@ -186,21 +183,6 @@ def run_atelier(
 ) -> Result:
     images = {} if image is None else {"image": png(image)}
     return Result(*programs.drawn(programs.pipeline.prepare(request, images), weights))
-
-
-def png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def relative(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
-def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
-    error = np.mean((output.astype(np.float64) - expected) ** 2)
-    return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
 def assert_same(output: Result, expected: Result, record: Any) -> None:

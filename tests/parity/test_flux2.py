@@ -16,11 +16,12 @@ import torch
 from diffusers import Flux2KleinPipeline
 from PIL import Image
 
-from models.flux2.request import empirical_mu
+from models.sampling.flow_schedule import empirical_mu
 from models.spec.request import RequestError
+from tests.parity.distances import png
 from tests.parity.pairs import Pair, drawn_by, drawn_from, pairs_of, zeroed
 from tests.parity.programs import Programs
-from tests.parity.test_flux import Result, assert_far, assert_same, png
+from tests.parity.test_flux import Result, assert_far, assert_same
 from tests.parity.tiny_flux2 import make_flux2
 
 ODD: dict[str, Any] = {
@@ -175,7 +176,10 @@ def test_a_large_reference_is_scaled_down(pairs: Mapping[str, Pair]) -> None:
     ("images", "named"),
     [
         ({"image": picture(1, (100, 60))}, "image: must be at least 64 pixels"),
-        ({"reference_images.0": picture(1, (600, 70))}, "reference_images.0: must be at most 8"),
+        (
+            {"reference_images.0": picture(1, (600, 70))},
+            "reference_images.0: must have an aspect ratio of at most 8",
+        ),
     ],
 )
 def test_references_that_are_refused(

@@ -21,6 +21,7 @@ from models.flux2.key_mapping import RENAMES
 from models.flux2.network import Flux2Transformer
 from models.loading.abstract import abstract_module
 from models.weights.loader import flat_parameters, load
+from tests.parity.distances import relative
 from tests.parity.tiny_flux2 import flux2_transformer
 
 RELATIVE = 1e-5
@@ -84,17 +85,12 @@ def run_atelier(reference: Flux2Transformer2DModel, folder: Path) -> Flux2Transf
     return load(abstract_module(Flux2Transformer, config), folder, RENAMES, dtype=jnp.float32)
 
 
-def error(output: Any, expected: np.ndarray) -> float:
-    assert output.shape == expected.shape
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_velocity(config: Mapping[str, Any], tmp_path: Path, record_property: Any) -> None:
     reference = flux2_transformer(3, **config)
     network = run_atelier(reference, tmp_path)
     expected = run_diffusers(reference, config)
-    gap = error(run(network, *inputs(config)), expected)
+    gap = relative(run(network, *inputs(config)), expected)
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE
@@ -119,7 +115,7 @@ def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
-    assert error(run(damaged, *inputs(ODD)), run_diffusers(reference, ODD)) > 10 * RELATIVE
+    assert relative(run(damaged, *inputs(ODD)), run_diffusers(reference, ODD)) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -129,7 +125,7 @@ def test_wrong_config_breaks_parity(field: str, value: Any, tmp_path: Path) -> N
     reference = flux2_transformer(3, **ODD)
     expected = run_diffusers(reference, ODD)
     reference.register_to_config(**{field: value})
-    assert error(run(run_atelier(reference, tmp_path), *inputs(ODD)), expected) > 10 * RELATIVE
+    assert relative(run(run_atelier(reference, tmp_path), *inputs(ODD)), expected) > 10 * RELATIVE
 
 
 def test_every_array_of_the_reference_has_a_place(tmp_path: Path) -> None:

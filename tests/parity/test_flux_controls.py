@@ -21,19 +21,10 @@ from PIL import Image
 from models import registry
 from models.loading.sources import ControlSource
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.programs import Programs
-from tests.parity.test_flux import (
-    BASE,
-    PICTURE,
-    PSNR_DB,
-    RELATIVE,
-    Checkpoint,
-    Result,
-    assert_same,
-    png,
-    psnr_db,
-    relative,
-)
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_flux import BASE, PICTURE, PSNR_DB, RELATIVE, Checkpoint, Result, assert_same
 from tests.parity.tiny import SHARED
 from tests.parity.tiny_flux_controls import make_control
 
@@ -168,13 +159,9 @@ class Pair:
         parts = {name: self.base.components[name] for name in SHARED}
         pipeline = kind(**parts, controlnet=joined)
         pipeline.set_progress_bar_config(disable=True)
-        latents: list[np.ndarray] = []
+        latents = StepLatents()
 
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].numpy().copy())
-            return {}
-
-        output = pipeline(**arguments, generator=generator, callback_on_step_end=keep)
+        output = pipeline(**arguments, generator=generator, callback_on_step_end=latents.keep)
         return Result(latents, np.asarray(output.images[0]))
 
 

@@ -23,19 +23,11 @@ from models.flux.redux import READ
 from models.interface.pipeline import PyTree
 from models.loading.sources import ImagePromptSource
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
-from tests.parity.test_flux import (
-    BASE,
-    PICTURE,
-    PSNR_DB,
-    RELATIVE,
-    Result,
-    assert_same,
-    png,
-    psnr_db,
-    relative,
-)
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_flux import BASE, PICTURE, PSNR_DB, RELATIVE, Result, assert_same
 from tests.parity.test_flux_tools import WIDE, noise
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_redux import make_redux
@@ -153,11 +145,7 @@ def embeds(pair: Pair, request: Request) -> dict[str, torch.Tensor]:
 
 def run_diffusers(pair: Pair, request: Request) -> Result:
     pair.flux.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
+    latents = StepLatents()
 
     fields = {**BASE, **request.fields, **embeds(pair, request)}
     generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
@@ -165,7 +153,7 @@ def run_diffusers(pair: Pair, request: Request) -> Result:
         fields.pop(name, None)
     fields["max_sequence_length"] = TOKENS
     with patch("torch.randn", noise):
-        output = pair.flux(**fields, generator=generator, callback_on_step_end=keep)
+        output = pair.flux(**fields, generator=generator, callback_on_step_end=latents.keep)
     return Result(latents, np.asarray(output.images[0]))
 
 

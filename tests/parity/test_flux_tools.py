@@ -28,19 +28,11 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
-from tests.parity.test_flux import (
-    BASE,
-    PICTURE,
-    PSNR_DB,
-    RELATIVE,
-    Result,
-    assert_same,
-    png,
-    psnr_db,
-    relative,
-)
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_flux import BASE, PICTURE, PSNR_DB, RELATIVE, Result, assert_same
 from tests.parity.tiny import make_flux
 
 MASK = Image.fromarray(
@@ -204,16 +196,12 @@ def noise(*shape: Any, dtype: torch.dtype, **further: Any) -> torch.Tensor:
 
 def run_diffusers(pipeline: DiffusionPipeline, request: Request) -> Result:
     pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
+    latents = StepLatents()
 
     fields = {**BASE, **request.fields, **request.of_reference, **request.images}
     generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
     with patch("torch.randn", noise):
-        output = pipeline(**fields, generator=generator, callback_on_step_end=keep)
+        output = pipeline(**fields, generator=generator, callback_on_step_end=latents.keep)
     return Result(latents, np.asarray(output.images[0]))
 
 

@@ -19,7 +19,8 @@ from models.loading.abstract import abstract_module
 from models.text.gemma3 import Gemma3Config, Gemma3Encoder, RopeBase, renames_of
 from models.text.published import GEMMA3_12B
 from models.weights.loader import load
-from tests.parity.test_qwen3 import error, run, tokens
+from tests.parity.distances import largest
+from tests.parity.test_qwen3 import run, tokens
 from tests.parity.tiny_gemma import GEMMA3, gemma3
 
 TOLERANCE = 1e-5
@@ -72,7 +73,7 @@ def worst(output: jax.Array, expected: np.ndarray) -> float:
     assert output.shape == expected.shape
     is_token = mask()[..., None]
     return max(
-        error(output[..., state] * is_token, expected[..., state] * is_token)
+        largest(output[..., state] * is_token, expected[..., state] * is_token)
         for state in range(expected.shape[-1])
     )
 

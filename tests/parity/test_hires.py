@@ -26,9 +26,10 @@ from models.interface.image_start import latents_file
 from models.spec.hires import with_defaults
 from tests import coarse
 from tests.parity import sdxl_cases, test_flux
+from tests.parity.distances import psnr_db, relative
 from tests.parity.programs import Programs
 from tests.parity.sdxl_cases import EXACT
-from tests.parity.test_sdxl import psnr_db, relative
+from tests.parity.step_latents import StepLatents
 from workers.engine.passes import prepared_passes
 from workers.programs.second_pass import image_file
 
@@ -136,21 +137,14 @@ class Pair:
         config = first.config.get("force_zeros_for_empty_prompt")
         zeros = {} if config is None else {"force_zeros_for_empty_prompt": config}
         second = self.kind.second(**first.components, **zeros)
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            step_latents = tensors["latents"][0].numpy()
-            latents.append(
-                (step_latents.transpose(1, 2, 0) if step_latents.ndim == 3 else step_latents).copy()
-            )
-            return {}
+        latents = StepLatents()
 
         for pipeline in (first, second):
             pipeline.set_progress_bar_config(disable=True)
 
         def options() -> dict[str, Any]:
             generator = torch.Generator("cpu").manual_seed(SEED)
-            return {"generator": generator, "callback_on_step_end": keep}
+            return {"generator": generator, "callback_on_step_end": latents.keep}
 
         arguments, between = dict(self.kind.request), None
         size = hires_fields["width"], hires_fields["height"]

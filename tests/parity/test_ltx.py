@@ -21,9 +21,10 @@ from models.ltx.latents import latent_sizes_of
 from models.ltx.load import load
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import png, relative
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.programs import Programs
-from tests.parity.test_flux import RELATIVE, Result, assert_far, assert_same, png, relative
+from tests.parity.test_flux import RELATIVE, Result, assert_far, assert_same
 from tests.parity.tiny_ltx_pipeline import ODD, make_ltx
 
 pytestmark = [

@@ -18,6 +18,7 @@ from models.ltx.connectors import TextConnectors
 from models.ltx.connectors_config import ConnectorsConfig
 from models.ltx.key_mapping import connector_renames
 from models.weights.loader import flat_parameters, load
+from tests.parity.distances import relative_of_streams
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import CONNECTORS, CONNECTORS_ODD, connectors
 
@@ -61,20 +62,11 @@ def run_atelier(reference: Any, folder: Path) -> TextConnectors:
     return load(abstract_module(TextConnectors, config), folder, renames, dtype=jnp.float32)
 
 
-def error(output: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
-    """Larger error of the two streams."""
-    errors = []
-    for values, reference in zip(output, expected, strict=True):
-        assert values.shape == reference.shape
-        errors.append(float(np.linalg.norm(values - reference) / np.linalg.norm(reference)))
-    return max(errors)
-
-
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_contexts(config: Config, left: bool, tmp_path: Path, record_property: Any) -> None:
     reference = connectors(3, **config)
-    gap = error(
+    gap = relative_of_streams(
         run(run_atelier(reference, tmp_path), states(config), mask(left)),
         run_diffusers(reference, config, left),
     )
@@ -107,7 +99,7 @@ def test_changed_array_breaks_parity(config: Config, path: str, tmp_path: Path) 
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     assert (
-        error(run(damaged, states(config), mask()), run_diffusers(reference, config))
+        relative_of_streams(run(damaged, states(config), mask()), run_diffusers(reference, config))
         > 10 * RELATIVE
     )
 
@@ -121,9 +113,9 @@ def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     reference = connectors(3, **CONNECTORS)
     expected = run_diffusers(reference, CONNECTORS)
     reference.register_to_config(**change)
-    assert error(run(run_atelier(reference, tmp_path), states(CONNECTORS), mask()), expected) > (
-        10 * RELATIVE
-    )
+    assert relative_of_streams(
+        run(run_atelier(reference, tmp_path), states(CONNECTORS), mask()), expected
+    ) > (10 * RELATIVE)
 
 
 def test_tokens_that_the_registers_do_not_divide(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from models.ltx.key_mapping import LATENT_UPSAMPLER
 from models.ltx.latent_upsampler import LatentUpsampler
 from models.ltx.latent_upsampler_config import LatentUpsamplerConfig
 from models.weights.loader import flat_parameters, load
-from tests.parity.test_ltx_video_vae import drawn, error, first, last
+from tests.parity.distances import relative
+from tests.parity.test_ltx_video_vae import drawn, first, last
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import UPSAMPLER, UPSAMPLER_ODD, latent_upsampler
 
@@ -49,7 +50,7 @@ def test_latents(config: Config, tmp_path: Path, record_property: Any) -> None:
     reference = latent_upsampler(7, **config)
     latents = drawn(2, 3, 5, 4, config["in_channels"])
     expected = enlarged(reference, latents)
-    gap = error(np.asarray(enlarge(run_atelier(reference, tmp_path), latents)), expected)
+    gap = relative(np.asarray(enlarge(run_atelier(reference, tmp_path), latents)), expected)
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE and expected.std() > 0.1
@@ -71,7 +72,8 @@ def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...][::-1]
     assert (
-        error(np.asarray(enlarge(damaged, latents)), enlarged(reference, latents)) > 100 * RELATIVE
+        relative(np.asarray(enlarge(damaged, latents)), enlarged(reference, latents))
+        > 100 * RELATIVE
     )
 
 
@@ -82,7 +84,7 @@ def test_other_blur_breaks_parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     latents = drawn(1, 2, 3, 4, UPSAMPLER["in_channels"])
     model, expected = run_atelier(reference, tmp_path), enlarged(reference, latents)
     monkeypatch.setattr(network, "BINOMIAL", np.array([0, 1, 2, 1, 0], np.float32) / 4)
-    assert error(np.asarray(model(jnp.asarray(latents))), expected) > 100 * RELATIVE
+    assert relative(np.asarray(model(jnp.asarray(latents))), expected) > 100 * RELATIVE
 
 
 @pytest.mark.parametrize(

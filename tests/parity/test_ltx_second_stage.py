@@ -26,8 +26,9 @@ from models.interface.image_start import latents_file
 from models.ltx import second_stage
 from models.ltx.latents import latent_sizes_of
 from models.spec.hires import with_defaults
+from tests.parity.distances import png
 from tests.parity.programs import Programs
-from tests.parity.test_flux import assert_far, png
+from tests.parity.test_flux import assert_far
 from tests.parity.test_ltx import (
     BASE,
     CHECKPOINTS,

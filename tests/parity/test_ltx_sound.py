@@ -21,6 +21,7 @@ from models.ltx.vocoder import vocoder_of
 from models.ltx.vocoder_config import read_vocoder_config
 from models.weights.loader import flat_parameters, load
 from tests.parity import tiny_ltx
+from tests.parity.distances import relative
 from tests.parity.tiny import Config
 
 RELATIVE = 1e-5
@@ -61,11 +62,6 @@ def atelier_vocoder(reference: Any, folder: Path, dtype: Any = jnp.float32) -> A
     return load(abstract_module(vocoder_of, config), folder, renames, dtype=dtype)
 
 
-def error(output: Any, expected: np.ndarray) -> float:
-    assert output.shape == expected.shape
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
 def expected_mel(reference: Any, latents: np.ndarray) -> torch.Tensor:
     """Spectrogram [batch, channels, frames, bins], decoded as in diffusers' pipeline."""
     config = reference.config
@@ -80,7 +76,7 @@ def test_spectrogram(config: Config, tmp_path: Path, record_property: Any) -> No
     reference = tiny_ltx.audio_vae(3, **config)
     latents = drawn(2, TOKENS, config["base_channels"])
     expected = expected_mel(reference, latents).permute(0, 2, 3, 1).numpy()
-    gap = error(call(atelier_vae(reference, tmp_path), jnp.asarray(latents)), expected)
+    gap = relative(call(atelier_vae(reference, tmp_path), jnp.asarray(latents)), expected)
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE
@@ -94,7 +90,7 @@ def test_waveform(config: Config, tmp_path: Path, record_property: Any) -> None:
     with torch.no_grad():
         expected = reference(torch.tensor(mel)).permute(0, 2, 1).numpy()
     flat = mel.transpose(0, 2, 1, 3).reshape(2, TOKENS, -1)
-    gap = error(call(atelier_vocoder(reference, tmp_path), jnp.asarray(flat)), expected)
+    gap = relative(call(atelier_vocoder(reference, tmp_path), jnp.asarray(flat)), expected)
     record_property("relative", gap)
     print(f"{gap:.1e} loudest {np.abs(expected).max():.2f}")
     assert gap < RELATIVE
@@ -120,12 +116,12 @@ def test_sound_of_latents(
         atelier_vocoder(references[1], tmp_path / "vocoder"),
     )
     sound = sound_of(parts, jnp.asarray(latents))
-    gap = error(sound, expected)
+    gap = relative(sound, expected)
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE
     single = sound_of(parts, jnp.asarray(latents[1:]))
-    assert error(sound[1:], np.asarray(single)) < RELATIVE  # independent of the other rows
+    assert relative(sound[1:], np.asarray(single)) < RELATIVE  # independent of the other rows
 
 
 def test_half_precision_weights_are_computed_in_float32(tmp_path: Path) -> None:
@@ -146,7 +142,7 @@ def test_half_precision_weights_are_computed_in_float32(tmp_path: Path) -> None:
     )
     sound = sound_of(parts, jnp.asarray(latents))
     assert sound.dtype == jnp.float32
-    assert error(sound, expected) < RELATIVE
+    assert relative(sound, expected) < RELATIVE
 
 
 MEL_BITES = {
@@ -165,7 +161,7 @@ def test_changed_decoder_array_breaks_parity(path: str, tmp_path: Path) -> None:
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     expected = expected_mel(reference, latents).permute(0, 2, 3, 1).numpy()
-    assert error(call(damaged, jnp.asarray(latents)), expected) > 10 * RELATIVE
+    assert relative(call(damaged, jnp.asarray(latents)), expected) > 10 * RELATIVE
 
 
 VOCODER_BITES = {
@@ -190,7 +186,7 @@ def test_changed_vocoder_array_breaks_parity(path: str, tmp_path: Path) -> None:
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     flat = jnp.asarray(mel.transpose(0, 2, 1, 3).reshape(1, TOKENS, -1))
-    assert error(call(damaged, flat), expected) > 10 * RELATIVE
+    assert relative(call(damaged, flat), expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize(
@@ -209,4 +205,4 @@ def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     unread = ((r"resnets.*\.beta", ""),) if config.act_fn == "snake" else ()
     renames = (*unread, *vocoder_renames(config))
     wrong_network = load(abstract_module(vocoder_of, config), tmp_path, renames, dtype=jnp.float32)
-    assert error(call(wrong_network, jnp.asarray(mel[:, 0])), expected) > 100 * RELATIVE
+    assert relative(call(wrong_network, jnp.asarray(mel[:, 0])), expected) > 100 * RELATIVE

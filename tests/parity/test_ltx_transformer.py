@@ -20,6 +20,7 @@ from models.ltx.connectors import Contexts
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
 from models.ltx.network import LatentSizes, LTX2Transformer, Perturbations, Times
 from models.weights.loader import flat_parameters, load
+from tests.parity.distances import relative_of_streams
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
 
@@ -103,20 +104,13 @@ def run_atelier(reference: Any, folder: Path) -> LTX2Transformer:
     return load(abstract_module(LTX2Transformer, config), folder, RENAMES, dtype=jnp.float32)
 
 
-def error(output: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
-    """Larger error of the two streams."""
-    errors = []
-    for values, reference in zip(output, expected, strict=True):
-        assert values.shape == reference.shape
-        errors.append(float(np.linalg.norm(values - reference) / np.linalg.norm(reference)))
-    return max(errors)
-
-
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_velocities(config: Config, tmp_path: Path, record_property: Any) -> None:
     reference = transformer(3, **config)
     expected = run_diffusers(reference, config, SIGMAS)
-    gap = error(run(run_atelier(reference, tmp_path), *asked(config, SIGMAS, SIGMAS)), expected)
+    gap = relative_of_streams(
+        run(run_atelier(reference, tmp_path), *asked(config, SIGMAS, SIGMAS)), expected
+    )
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE
@@ -132,9 +126,15 @@ def test_a_timestep_of_each_token(others: bool, tmp_path: Path) -> None:
     expected = run_diffusers(reference, TRANSFORMER, each_token(), use_cross_timestep=others)
     crossing = SIGMAS if others else each_token()
     model = run_atelier(reference, tmp_path)
-    assert error(run(model, *asked(TRANSFORMER, each_token(), crossing)), expected) < RELATIVE
+    assert (
+        relative_of_streams(run(model, *asked(TRANSFORMER, each_token(), crossing)), expected)
+        < RELATIVE
+    )
     wrong = each_token() if others else SIGMAS
-    assert error(run(model, *asked(TRANSFORMER, each_token(), wrong)), expected) > 10 * RELATIVE
+    assert (
+        relative_of_streams(run(model, *asked(TRANSFORMER, each_token(), wrong)), expected)
+        > 10 * RELATIVE
+    )
 
 
 def test_rows_without_a_part(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_rows_without_a_part(tmp_path: Path) -> None:
         for first_row, second_row in zip(blocks, isolated, strict=True)
     )
     output = run(model, *network_inputs, perturbed=Perturbations((1,), first, second))
-    assert error(output, expected) < RELATIVE
+    assert relative_of_streams(output, expected) < RELATIVE
     for first_row in (blocks, isolated):
-        assert error(run(model, *network_inputs), first_row) > 1000 * RELATIVE
+        assert relative_of_streams(run(model, *network_inputs), first_row) > 1000 * RELATIVE
     with pytest.raises(ValueError, match=r"blocks \[3\]"):
         run(model, *network_inputs, perturbed=Perturbations((3,), first, second))
 
@@ -177,7 +177,9 @@ def test_changed_array_breaks_parity(config: Config, path: str, tmp_path: Path) 
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
     expected = run_diffusers(reference, config, SIGMAS)
-    assert error(run(damaged, *asked(config, SIGMAS, SIGMAS)), expected) > 10 * RELATIVE
+    assert (
+        relative_of_streams(run(damaged, *asked(config, SIGMAS, SIGMAS)), expected) > 10 * RELATIVE
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     expected = run_diffusers(reference, TRANSFORMER_ODD, SIGMAS)
     reference.register_to_config(**change)
     output = run(run_atelier(reference, tmp_path), *asked(TRANSFORMER_ODD, SIGMAS, SIGMAS))
-    assert error(output, expected) > 10 * RELATIVE
+    assert relative_of_streams(output, expected) > 10 * RELATIVE
 
 
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)

@@ -20,6 +20,7 @@ from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.vae.config import Tiling
 from models.weights.loader import flat_parameters, load
+from tests.parity.distances import relative
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import VIDEO_VAE as LIKE_2
 from tests.parity.tiny_ltx import VIDEO_VAE_ODD as ODD
@@ -53,11 +54,6 @@ def run_atelier(reference: Any, folder: Path) -> LTX2VideoAutoencoder:
     return load(abstract_module(LTX2VideoAutoencoder, config), folder, VIDEO_VAE, dtype=jnp.float32)
 
 
-def error(output: Any, expected: np.ndarray) -> float:
-    assert output.shape == expected.shape
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
 def decoded(reference: Any, latents: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return last(reference.decode(first(latents)).sample)
@@ -73,7 +69,7 @@ def test_pixels(config: Config, tmp_path: Path, record_property: Any) -> None:
     latents = latents_of(config)
     expected = decoded(reference, latents)
     pixels = np.asarray(decode(run_atelier(reference, tmp_path), jnp.asarray(latents)))
-    gap = error(pixels, expected)
+    gap = relative(pixels, expected)
     shown = [np.clip(values, -1, 1) for values in (pixels, expected)]
     db = 10 * np.log10(4 / np.mean((shown[0] - shown[1]) ** 2))
     record_property("relative", gap)
@@ -90,7 +86,7 @@ def test_latents(config: Config, tmp_path: Path, record_property: Any) -> None:
     pixels = np.tanh(drawn(2, config["frames"], *config["sides"], 3))
     with torch.no_grad():
         expected = last(reference.encode(first(pixels)).latent_dist.mode())
-    gap = error(encode(run_atelier(reference, tmp_path), jnp.asarray(pixels)), expected)
+    gap = relative(encode(run_atelier(reference, tmp_path), jnp.asarray(pixels)), expected)
     record_property("relative", gap)
     print(f"{gap:.1e}")
     assert gap < RELATIVE
@@ -109,16 +105,16 @@ def test_pixels_in_tiles(tmp_path: Path) -> None:
     expected = decoded(reference, latents)
     model = run_atelier(reference, tmp_path)
     tiled = nnx.jit(lambda model, x: model.decode_in_tiles(x, Tiling(32, 24)))(model, latents)
-    assert error(tiled, expected) < RELATIVE < error(untiled, expected) / 100
+    assert relative(tiled, expected) < RELATIVE < relative(untiled, expected) / 100
 
 
 def test_statistics_of_latents(tmp_path: Path) -> None:
     reference = video_vae(3, **LIKE_2)
     model, latents = run_atelier(reference, tmp_path), jnp.asarray(latents_of(LIKE_2))
     mean, std = (getattr(reference, f"latents_{name}").numpy() for name in ("mean", "std"))
-    assert error(model.denormalised(latents), np.asarray(latents) * std + mean) < RELATIVE
+    assert relative(model.denormalised(latents), np.asarray(latents) * std + mean) < RELATIVE
     restored = model.normalised(model.denormalised(latents))
-    assert error(restored, np.asarray(latents)) < RELATIVE
+    assert relative(restored, np.asarray(latents)) < RELATIVE
 
 
 BITES = {
@@ -135,7 +131,7 @@ def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
     damaged, latents = run_atelier(reference, tmp_path), latents_of(LIKE_2)
     leaf = flat_parameters(damaged)[path]
     leaf[...] = leaf[...] * 1.03
-    gap = error(decode(damaged, jnp.asarray(latents)), decoded(reference, latents))
+    gap = relative(decode(damaged, jnp.asarray(latents)), decoded(reference, latents))
     assert gap > 10 * RELATIVE
 
 
@@ -153,7 +149,7 @@ def test_wrong_config_breaks_parity(change: Config, tmp_path: Path) -> None:
     latents = latents_of(LIKE_2)
     expected = decoded(reference, latents)
     reference.register_to_config(**change)
-    gap = error(decode(run_atelier(reference, tmp_path), jnp.asarray(latents)), expected)
+    gap = relative(decode(run_atelier(reference, tmp_path), jnp.asarray(latents)), expected)
     assert gap > 1000 * RELATIVE
 
 

@@ -22,6 +22,7 @@ from models import registry
 from models.interface.pipeline import PyTree, denoise
 from models.sdxl.pipeline import SdxlPipeline
 from tests import coarse
+from tests.parity.distances import relative
 from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
@@ -125,10 +126,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     second = Encoder(reference.tokenizer_2, reference.text_encoder_2)
     reference.set_progress_bar_config(disable=True)
     return Pair(loaded, reference, (first, second))
-
-
-def relative(output: Any, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(np.asarray(output) - expected) / np.linalg.norm(expected))
 
 
 CASES: dict[str, tuple[str, Sequence[Chunk]]] = {

@@ -19,6 +19,7 @@ import torch
 from models import registry
 from models.interface.pipeline import Pipeline, PreparedRow, PyTree
 from tests import coarse
+from tests.parity.distances import relative
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_wan import make_wan
 
@@ -87,10 +88,6 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         wan = diffusers.WanPipeline.from_pretrained(folder)
         loaded = registry.load("tiny", str(folder), "float32", {})
     return Pair("wan", loaded, wan.tokenizer, wan.text_encoder)
-
-
-def relative(output: Any, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(np.asarray(output) - expected) / np.linalg.norm(expected))
 
 
 CASES: dict[str, tuple[str, Parts]] = {

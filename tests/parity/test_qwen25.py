@@ -19,7 +19,8 @@ from models.loading.abstract import abstract_module
 from models.text.published import QWEN2_5_VL_7B
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.weights.loader import load
-from tests.parity.test_qwen3 import TOLERANCE, error, mask, run, tokens
+from tests.parity.distances import largest
+from tests.parity.test_qwen3 import TOLERANCE, mask, run, tokens
 from tests.parity.tiny_qwen import QWEN25, qwen25
 
 ODD = {
@@ -62,7 +63,7 @@ def test_hidden_states(
     reference = qwen25(3, **overrides)
     reference.save_pretrained(tmp_path)
     output = run(run_atelier(tmp_path, states), tokens(), mask())
-    gap = error(read(output), read(run_diffusers(reference, states)))
+    gap = largest(read(output), read(run_diffusers(reference, states)))
     record_property("relative", gap)
     assert gap < TOLERANCE
 
@@ -86,7 +87,7 @@ def test_keys_of_the_hubs_files(tmp_path: Path, prefixes: dict[str, str]) -> Non
     assert any("visual.blocks.0" in key for key in stored) and "lm_head.weight" in stored
     save_file(stored, file)
     assert (
-        error(read(run(run_atelier(tmp_path), tokens(), mask())), read(run_diffusers(reference)))
+        largest(read(run(run_atelier(tmp_path), tokens(), mask())), read(run_diffusers(reference)))
         < TOLERANCE
     )
 
@@ -116,7 +117,8 @@ def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
     assert (
-        error(read(run(damaged, tokens(), mask())), read(run_diffusers(reference))) > 10 * TOLERANCE
+        largest(read(run(damaged, tokens(), mask())), read(run_diffusers(reference)))
+        > 10 * TOLERANCE
     )
 
 
@@ -125,12 +127,12 @@ def test_wrong_causality_or_rope_base_breaks_parity(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     expected = read(run_diffusers(reference))
     backwards = run(run_atelier(tmp_path), tokens()[:, ::-1], mask())
-    assert error(read(backwards), expected) > 1000 * TOLERANCE
+    assert largest(read(backwards), expected) > 1000 * TOLERANCE
     file = tmp_path / "config.json"
     config = json.loads(file.read_text())
     config["text_config"]["rope_parameters"]["rope_theta"] = 4e5
     file.write_text(json.dumps(config))
-    assert error(read(run(run_atelier(tmp_path), tokens(), mask())), expected) > 10 * TOLERANCE
+    assert largest(read(run(run_atelier(tmp_path), tokens(), mask())), expected) > 10 * TOLERANCE
 
 
 def test_configs_of_either_transformers() -> None:

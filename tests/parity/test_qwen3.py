@@ -22,6 +22,7 @@ from models.text.published import QWEN3_4B, QWEN3_8B
 from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
 from models.text.tokenizer import cut_prompts
 from models.weights.loader import load
+from tests.parity.distances import largest
 from tests.parity.tiny_qwen import QWEN3, qwen3, qwen_tokenizer
 
 TOLERANCE = 1e-5
@@ -68,12 +69,6 @@ def run_diffusers(reference: Any, states: tuple[int, ...], masked: bool = True) 
     return torch.cat([output.hidden_states[state] for state in states], dim=-1).numpy()
 
 
-def error(output: jax.Array, expected: np.ndarray) -> float:
-    """Largest difference relative to the largest value."""
-    assert output.shape == expected.shape
-    return float(np.abs(output - expected).max() / np.abs(expected).max())
-
-
 @pytest.mark.parametrize("states", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
 def test_hidden_states(
@@ -81,7 +76,7 @@ def test_hidden_states(
 ) -> None:
     reference = qwen3(3, **overrides)
     reference.save_pretrained(tmp_path)
-    gap = error(
+    gap = largest(
         run(run_atelier(tmp_path, states), tokens(), mask()), run_diffusers(reference, states)
     )
     record_property("relative", gap)
@@ -96,7 +91,7 @@ def test_without_a_mask_all_tokens_count(tmp_path: Path) -> None:
         run(run_atelier(tmp_path, (-2,)), tokens()),
         run_diffusers(reference, (-2,), masked=False),
     )
-    assert error(output, expected) < TOLERANCE
+    assert largest(output, expected) < TOLERANCE
 
 
 def test_keys_of_the_whole_model_and_its_head(tmp_path: Path) -> None:
@@ -107,7 +102,7 @@ def test_keys_of_the_whole_model_and_its_head(tmp_path: Path) -> None:
     causal_lm.model.load_state_dict(reference.state_dict())
     causal_lm.save_pretrained(tmp_path)
     assert "model.layers.0.mlp.up_proj.weight" in load_file(tmp_path / "model.safetensors")
-    gap = error(
+    gap = largest(
         run(run_atelier(tmp_path, (-2,)), tokens(), mask()), run_diffusers(reference, (-2,))
     )
     assert gap < TOLERANCE
@@ -126,7 +121,7 @@ def test_layers_behind_the_last_state_are_not_there(tmp_path: Path) -> None:
     save_file(remaining, file)
     encoder = run_atelier(tmp_path, (1, 2))
     assert encoder.blocks.gate.kernel.shape[0] == 2
-    assert error(run(encoder, tokens(), mask()), run_diffusers(reference, (1, 2))) < TOLERANCE
+    assert largest(run(encoder, tokens(), mask()), run_diffusers(reference, (1, 2))) < TOLERANCE
 
 
 BITES = {
@@ -145,7 +140,7 @@ def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
     for name in path.split("."):
         leaf = getattr(leaf, name)
     leaf[...] = leaf[...] * 1.01
-    assert error(run(damaged, tokens(), mask()), run_diffusers(reference, (-2,))) > 10 * TOLERANCE
+    assert largest(run(damaged, tokens(), mask()), run_diffusers(reference, (-2,))) > 10 * TOLERANCE
 
 
 def test_wrong_causality_or_mask_breaks_parity(tmp_path: Path) -> None:
@@ -153,9 +148,9 @@ def test_wrong_causality_or_mask_breaks_parity(tmp_path: Path) -> None:
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)
     encoder, expected = run_atelier(tmp_path, (-2,)), run_diffusers(reference, (-2,))
-    assert error(run(encoder, tokens()), expected) > 1000 * TOLERANCE
+    assert largest(run(encoder, tokens()), expected) > 1000 * TOLERANCE
     backwards = run(encoder, tokens()[:, ::-1], mask())
-    assert error(backwards, expected) > 1000 * TOLERANCE
+    assert largest(backwards, expected) > 1000 * TOLERANCE
 
 
 def test_configs_of_either_transformers() -> None:

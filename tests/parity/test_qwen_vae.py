@@ -5,11 +5,9 @@ Qwen-Image uses Wan 2.1's autoencoder for single frames.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -20,13 +18,15 @@ from models.loading.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 from models.vae.video_key_mapping import RENAMES
-from models.weights.loader import flat_parameters, load
+from models.weights.loader import flat_parameters
 from tests.parity.test_video_vae import (
     PSNR_DB,
     TOLERANCE,
     channels_last,
+    converted,
     placed,
     psnr,
+    random_model,
     relative_gap,
     run,
 )
@@ -50,29 +50,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def reference(name: str) -> Reference:
-    """diffusers' model with random norms and biases too, so every term affects the result."""
-    config = VARIANTS[name]
-    statistics = {"latents_mean": [0.1] * config["z_dim"], "latents_std": [2.0] * config["z_dim"]}
-    torch.manual_seed(5)
-    model = Reference(**config, **statistics)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            is_vector = parameter.shape[1:].numel() == 1
-            parameter.add_(torch.randn_like(parameter) * (0.3 if is_vector else 0.02))
-    return model.eval()
-
-
-def converted(model: Reference, folder: Path) -> VideoAutoencoder:
-    """Save diffusers' model to a file and load it with Atelier's loader."""
-    model.save_pretrained(folder)
-    config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    return load(abstract_module(VideoAutoencoder, config), folder, RENAMES, dtype=jnp.float32)
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_property: Any) -> None:
-    original = reference(name)
+    original = random_model(VARIANTS[name], Reference)
     network = converted(original, tmp_path)
     config = network.config
     side = config.downsampling
@@ -92,7 +72,7 @@ def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_prope
 
 @pytest.mark.parametrize("path", ["decoder.norm_out.gamma", "post_quant_conv.bias"])
 def test_changed_array_breaks_parity(path: str, tmp_path: Path) -> None:
-    original = reference("odd, with four colours")
+    original = random_model(VARIANTS["odd, with four colours"], Reference)
     network = converted(original, tmp_path)
     leaf: Any = network
     for name in path.split("."):

@@ -20,6 +20,7 @@ from models import registry
 from models.interface.denoising_pipeline import DenoisingPipeline
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import relative
 from tests.parity.pairs import (
     MASK,
     Pair,
@@ -30,14 +31,7 @@ from tests.parity.pairs import (
     zeroed,
 )
 from tests.parity.programs import Programs
-from tests.parity.test_flux import (
-    PICTURE,
-    RELATIVE,
-    Result,
-    assert_far,
-    assert_same,
-    relative,
-)
+from tests.parity.test_flux import PICTURE, RELATIVE, Result, assert_far, assert_same
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 ODD: dict[str, Any] = {

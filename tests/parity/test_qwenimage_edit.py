@@ -23,10 +23,12 @@ from models import registry
 from models.media.scaling import size_of_area
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import png
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.pairs import MASK, run_atelier, zeroed
 from tests.parity.programs import Programs
-from tests.parity.test_flux import Result, assert_far, assert_same, png
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_flux import Result, assert_far, assert_same
 from tests.parity.test_qwenimage import LONG
 from tests.parity.tiny_qwenimage import edits, make_edit
 
@@ -92,15 +94,13 @@ def run_diffusers(
     pipeline: Any, request: Mapping[str, Any], image: Any, **images: Image.Image
 ) -> Result:
     pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
+    latents = StepLatents()
 
     arguments = {name: value for name, value in request.items() if name != "seed"}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
-    output = pipeline(image, **arguments, **images, generator=generator, callback_on_step_end=keep)
+    output = pipeline(
+        image, **arguments, **images, generator=generator, callback_on_step_end=latents.keep
+    )
     return Result(latents, np.asarray(output.images[0]))
 
 

@@ -21,10 +21,11 @@ from models import registry
 from models.qwenimage.edit.prompts import NUMBERED, ImagePromptFormat
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import png
 from tests.parity.lazy_dict import LazyDict
 from tests.parity.pairs import zeroed
 from tests.parity.programs import Programs
-from tests.parity.test_flux import Result, assert_far, assert_same, png
+from tests.parity.test_flux import Result, assert_far, assert_same
 from tests.parity.test_qwenimage_edit import BASE, ODD, PICTURE, REQUESTS, run_diffusers
 from tests.parity.tiny_qwenimage import edits, make_edit
 

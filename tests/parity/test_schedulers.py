@@ -24,13 +24,13 @@ from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.registry import CLASSES, EVALUATIONS, for_request, from_config, served_config
 from models.spec.evaluations import ONE_A_STEP
 from models.spec.notices import collected_notices
+from tests.parity.distances import largest
 from tests.parity.fake_denoising import (
     CLEAN,
     SHAPE,
     Case,
     distance,
     reference_class,
-    relative,
     run_atelier,
     run_diffusers,
 )
@@ -340,7 +340,7 @@ def check(case: Case) -> float:
         atol = 1e-3 if case.name in FIRST else 2e-3  # of up to 1000, by interpolated logarithms
         np.testing.assert_allclose(output.timesteps, expected.timesteps, rtol=1e-5, atol=atol)
     for estimate, clean in zip(output.denoised, expected.denoised, strict=False):
-        assert relative(estimate, clean) < 1e-2, case  # for previews
+        assert largest(estimate, clean) < 1e-2, case  # for previews
     return distance(output, expected)
 
 
@@ -414,7 +414,7 @@ def test_clean_latents_with_noise_at_every_step(name: str, spacing: str) -> None
             torch.from_numpy(CLEAN), torch.from_numpy(noise), timestep[None]
         )
         output = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
-        assert relative(output, expected.numpy()) < 1e-6
+        assert largest(output, expected.numpy()) < 1e-6
     assert len(plan) == len(timesteps)
     assert len(plan) == EVALUATIONS.get(name, ONE_A_STEP).count(5)
     assert (plan.clean_scale[-1], plan.noise_scale[-1]) == (1.0, 0.0)
@@ -431,7 +431,7 @@ def test_flow_latents_with_noise_at_every_step() -> None:
             torch.from_numpy(CLEAN), timestep[None], torch.from_numpy(noise)
         )
         output = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
-        assert relative(output, expected.numpy()) < 1e-6
+        assert largest(output, expected.numpy()) < 1e-6
 
 
 @pytest.mark.parametrize("name", MATRIX)
@@ -577,12 +577,8 @@ def test_first_step_at_zero_snr_cancels_as_in_diffusers() -> None:
     denoised = wide / (sigma**2 + 1) - output * (sigma / np.sqrt(sigma**2 + 1))
     exact = wide + (wide - denoised) / sigma * (sigma_next - sigma)
     rounding = sigma / sigma_next * 2**-24
-    assert rounding / 2 < error(expected, exact) < 2 * rounding
-    assert error(stepped, exact) < 2 * rounding
-    assert error(stepped, expected) < 2 * rounding
+    assert rounding / 2 < largest(expected, exact) < 2 * rounding
+    assert largest(stepped, exact) < 2 * rounding
+    assert largest(stepped, expected) < 2 * rounding
     noisy = noise * (1 + np.float32(1e-7) * random.standard_normal(noise.shape, np.float32))
-    assert error(step_of_diffusers(noisy), expected) < rounding / 5
-
-
-def error(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
+    assert largest(step_of_diffusers(noisy), expected) < rounding / 5

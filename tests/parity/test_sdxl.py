@@ -7,7 +7,6 @@ largest errors are those of zero terminal SNR (tests/parity/test_schedulers.py).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from models.sdxl.conditioning import guidance_embedding
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.sdxl_cases import (
     BASE,
     CHECKPOINTS,
@@ -50,6 +50,7 @@ from tests.parity.sdxl_cases import (
     Case,
     Checkpoint,
 )
+from tests.parity.step_latents import StepLatents
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -152,16 +153,12 @@ class Pair:
 
     def run_diffusers(self, case: Case) -> Result:
         pipeline = self._diffusers_pipeline(case)
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
-            return {}
+        latents = StepLatents()
 
         output = pipeline(
             **self._diffusers_arguments(case),
             generator=torch.Generator("cpu").manual_seed(SEED),
-            callback_on_step_end=keep,
+            callback_on_step_end=latents.keep,
         )
         return Result(latents, np.asarray(output.images[0]))
 
@@ -217,21 +214,6 @@ class Pairs(dict[str, Pair]):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     return Pairs(tmp_path_factory.mktemp("sdxl"))
-
-
-def png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def relative(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
-def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
-    error = np.mean((output.astype(np.float64) - expected) ** 2)
-    return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
 def assert_same(pairs: Pairs, case: Case, record: Any) -> None:

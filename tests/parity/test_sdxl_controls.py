@@ -24,6 +24,7 @@ from PIL import Image
 from models.interface.pipeline import Pipeline, denoise
 from models.loading.sources import ControlSource, Reading
 from models.sdxl.load import load
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.sdxl_cases import (
     BASE,
     CHECKPOINTS,
@@ -34,7 +35,8 @@ from tests.parity.sdxl_cases import (
     Checkpoint,
     noise_picture,
 )
-from tests.parity.test_sdxl import Result, assert_far, png, psnr_db, relative
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_sdxl import Result, assert_far
 from tests.parity.tiny_sdxl import make_control
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
@@ -167,16 +169,12 @@ class Pair:
         controlnet = nets[0] if case.control[0][0] in MODES and is_single else nets
         pipeline = diffusers_pipeline(case).from_pretrained(self.folder, controlnet=controlnet)
         pipeline.set_progress_bar_config(disable=True)
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
-            return {}
+        latents = StepLatents()
 
         output = pipeline(
             **diffusers_arguments(case),
             generator=torch.Generator("cpu").manual_seed(SEED),
-            callback_on_step_end=keep,
+            callback_on_step_end=latents.keep,
         )
         return Result(latents, np.asarray(output.images[0]))
 

@@ -25,6 +25,7 @@ from models.loading.sources import ImagePromptSource
 from models.sdxl.image_prompts import SCALES
 from models.spec.request import RequestError
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.programs import Programs
 from tests.parity.sdxl_cases import (
     BASE,
@@ -36,7 +37,7 @@ from tests.parity.sdxl_cases import (
     Checkpoint,
     noise_picture,
 )
-from tests.parity.test_sdxl import png, psnr_db, relative
+from tests.parity.step_latents import StepLatents
 from tests.parity.tiny_ip_adapter import PLAIN_TOKENS, make_encoder, make_plain, make_plus
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -112,11 +113,7 @@ class Pair(NamedTuple):
             arguments["image"] = image.resize(size, Image.Resampling.LANCZOS)
         elif image is not None:
             arguments |= {"image": image, "mask_image": mask}
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
-            return {}
+        latents = StepLatents()
 
         output = pipeline(
             **arguments,
@@ -125,7 +122,7 @@ class Pair(NamedTuple):
                 for name in names
             ],
             generator=torch.Generator("cpu").manual_seed(SEED),
-            callback_on_step_end=keep,
+            callback_on_step_end=latents.keep,
         )
         return latents, np.asarray(output.images[0])
 

@@ -24,9 +24,10 @@ from models.interface.pipeline import PyTree
 from models.spec.request import RequestError
 from tests import coarse
 from tests.models.sdxl.original_writer import write_refiner
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.programs import Programs
 from tests.parity.sdxl_cases import BASE, CHECKPOINTS, EXACT, MASK, PICTURE, SEED
-from tests.parity.test_sdxl import png, psnr_db, relative
+from tests.parity.step_latents import StepLatents
 from tests.parity.tiny_sdxl import SCHEDULER, make_refiner, make_sdxl
 
 # diffusers triggers NumPy's deprecation of torch tensors without the new `__array__` signature.
@@ -141,11 +142,7 @@ class Pair:
             if name not in ("seed", "scheduler")
         }
         size = arguments.pop("width"), arguments.pop("height")
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].numpy().transpose(1, 2, 0).copy())
-            return {}
+        latents = StepLatents()
 
         for pipeline in (base, refiner):
             pipeline.set_progress_bar_config(disable=True)
@@ -157,7 +154,7 @@ class Pair:
                 pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config, **options)
         common = {
             "generator": torch.Generator("cpu").manual_seed(SEED),
-            "callback_on_step_end": keep,
+            "callback_on_step_end": latents.keep,
         }
         first = {name: value for name, value in arguments.items() if name not in OURS_ALONE}
         if case.image is None:

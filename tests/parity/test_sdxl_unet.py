@@ -30,6 +30,7 @@ from models.sdxl.config import UNetConfig
 from models.sdxl.key_mapping import RENAMES
 from models.sdxl.network import UNet
 from models.weights.loader import load
+from tests.parity.distances import relative
 from tests.parity.tiny import randomize
 
 RELATIVE = 1e-5
@@ -201,10 +202,6 @@ def compiled(network: UNet, inputs: Inputs) -> Callable[..., jax.Array]:
 
     lowered = jax.jit(call).lower(nnx.state(network), inputs)
     return lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
-
-
-def relative(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 Pairs = Callable[[str], Pair]

@@ -21,6 +21,7 @@ from models.vae.batch_normed import STATISTICS, BatchNormedAutoencoder, BatchNor
 from models.vae.key_mapping import RENAMES
 from models.vae.patches import pack, unpack
 from models.weights.loader import load
+from tests.parity.distances import largest
 from tests.parity.tiny_flux2 import flux2_vae
 
 TOLERANCE = 2e-5
@@ -82,12 +83,6 @@ def diffusers_pixels(
     return pixels.numpy().transpose(0, 2, 3, 1)
 
 
-def error(output: Any, expected: np.ndarray) -> float:
-    """Largest difference relative to the largest value."""
-    assert output.shape == expected.shape
-    return float(np.abs(output - expected).max() / np.abs(expected).max())
-
-
 def errors(
     reference: AutoencoderKLFlux2, actual: BatchNormedAutoencoder, h: int = 6, w: int = 4
 ) -> tuple[float, float]:
@@ -98,8 +93,8 @@ def errors(
     latents = nnx.jit(encoded)(actual, jnp.asarray(pixels.numpy().transpose(0, 2, 3, 1)))
     images = nnx.jit(decoded, static_argnums=(2, 3))(actual, jnp.asarray(packed.numpy()), h, w)
     return (
-        error(latents, diffusers_latents(reference, pixels)),
-        error(images, diffusers_pixels(reference, packed, h, w)),
+        largest(latents, diffusers_latents(reference, pixels)),
+        largest(images, diffusers_pixels(reference, packed, h, w)),
     )
 
 

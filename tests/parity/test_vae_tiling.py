@@ -102,7 +102,7 @@ def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int
     """Atelier's and diffusers' tiled autoencoders, and latents' sides of two whole tiles and a
     rest.
     """
-    original = videos.reference(name)
+    original = videos.random_model(videos.VARIANTS[name])
     network, tiling = videos.converted(original, folder), CLIPS[name]
     original.spatial_compression_ratio = network.config.downsampling
     original.enable_tiling(tiling.side, tiling.side, tiling.stride, tiling.stride)

@@ -5,7 +5,7 @@ weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def reference(name: str) -> Reference:
+def random_model(config: Mapping[str, Any], kind: Callable[..., Any] = Reference) -> Any:
     """diffusers' model with random norms and biases too, so every term affects the result."""
-    config = VARIANTS[name]
     statistics = {"latents_mean": [0.1] * config["z_dim"], "latents_std": [2.0] * config["z_dim"]}
     torch.manual_seed(5)
-    model = Reference(**config, **statistics)
+    model = kind(**config, **statistics)
     with torch.no_grad():
         for parameter in model.parameters():
             is_vector = parameter.shape[1:].numel() == 1
@@ -85,7 +84,7 @@ def reference(name: str) -> Reference:
     return model.eval()
 
 
-def converted(model: Reference, folder: Path) -> VideoAutoencoder:
+def converted(model: Any, folder: Path) -> VideoAutoencoder:
     """Save diffusers' model to a file and load it with Atelier's loader."""
     model.save_pretrained(folder)
     config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
@@ -120,7 +119,7 @@ def psnr(output: jax.Array, reference: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(("name", "frames"), [*((name, 9) for name in VARIANTS), ("time first", 1)])
 def test_latents_and_pixels_are_those_of_diffusers(name: str, frames: int, tmp_path: Path) -> None:
-    original = reference(name)
+    original = random_model(VARIANTS[name])
     network = converted(original, tmp_path)
     config = network.config
     side = config.patch * 2**config.halvings
@@ -142,7 +141,7 @@ def test_latents_and_pixels_are_those_of_diffusers(name: str, frames: int, tmp_p
 
 def test_sides_and_frames_that_do_not_come_out_even(tmp_path: Path) -> None:
     """Odd rows are dropped at each downsampling, and frames after the last whole group of four."""
-    original = reference("more flags than halvings")
+    original = random_model(VARIANTS["more flags than halvings"])
     network = converted(original, tmp_path)
     pixels = torch.rand(1, 3, 7, 7, 5) * 2 - 1
     mean, _ = run(VideoAutoencoder.encode, network)(channels_last(pixels))
@@ -179,7 +178,7 @@ def test_attention_in_the_encoder(tmp_path: Path) -> None:
 
 def test_missing_decoder_cache_breaks_parity(tmp_path: Path) -> None:
     """A decoder without its cache, or with part of the cache, is far from the reference."""
-    original = reference("time first")
+    original = random_model(VARIANTS["time first"])
     network = converted(original, tmp_path)
     latents = torch.randn(1, 3, 3, 2, 3)
     with torch.no_grad():

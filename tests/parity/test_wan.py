@@ -6,7 +6,6 @@ to 60 dB and two grey levels. On these checkpoints rounding alone stays above 70
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -32,7 +31,9 @@ from models import registry
 from models.interface.pipeline import PreparedRow, generate
 from models.wan.pipeline import WanPipeline
 from tests import coarse
+from tests.parity.distances import png, psnr_db, relative
 from tests.parity.programs import Programs
+from tests.parity.step_latents import StepLatents
 from tests.parity.tiny import Config
 from tests.parity.tiny_wan import VAE_2_2, make_wan
 
@@ -211,13 +212,11 @@ class Pair:
         fields, images = split(request)
         pipeline = self._pipeline(fields.pop("scheduler", None), from_image=bool(images))
         generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
-        latents: list[np.ndarray] = []
+        latents = StepLatents()
 
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
-            return {}
-
-        output = pipeline(**fields, **images, generator=generator, callback_on_step_end=keep)
+        output = pipeline(
+            **fields, **images, generator=generator, callback_on_step_end=latents.keep
+        )
         return Result(latents, (output.frames[0] * 255).astype(np.uint8))
 
     def _pipeline(self, wish: Mapping[str, Any] | None, *, from_image: bool) -> Any:
@@ -248,21 +247,6 @@ def split(request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Image.I
     """Split a request into fields, and images by field."""
     images = {name: value for name, value in request.items() if isinstance(value, Image.Image)}
     return {name: value for name, value in request.items() if name not in images}, images
-
-
-def png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def relative(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
-
-
-def psnr_db(output: np.ndarray, expected: np.ndarray) -> float:
-    error = np.mean((output.astype(np.float64) - expected) ** 2)
-    return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
 
 
 # diffusers' DPM++ passes a tensor to NumPy in a deprecated way.

@@ -25,7 +25,8 @@ from models.wan.animate_config import AnimateConfig
 from models.wan.face_encoder import FaceEncoder
 from models.wan.key_mapping import FACE_RENAMES, RENAMES
 from models.weights.loader import load
-from tests.parity.test_wan_transformer import BASE, RELATIVE, relative
+from tests.parity.distances import relative
+from tests.parity.test_wan_transformer import BASE, RELATIVE
 from tests.parity.tiny import randomize
 
 FACE: Mapping[str, Any] = {

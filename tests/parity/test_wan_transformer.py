@@ -21,6 +21,7 @@ from models.wan.config import WanConfig
 from models.wan.key_mapping import RENAMES
 from models.wan.network import WanTransformer
 from models.weights.loader import flat_parameters, load
+from tests.parity.distances import relative
 from tests.parity.tiny import randomize
 
 RELATIVE = 1e-5
@@ -153,10 +154,6 @@ def run_diffusers(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
 def run_atelier(network: WanTransformer, given: Inputs) -> np.ndarray:
     velocity = run(network, given.latents, given.timestep, given.prompt_embeds, given.image_embeds)
     return np.asarray(velocity)
-
-
-def relative(output: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -30,9 +30,11 @@ from models.wan.vace import Control, VaceTransformer
 from models.wan.vace_conditions import control_channels, control_video, with_references
 from models.wan.vace_inputs import read_frames, read_reference
 from models.weights.loader import load
-from tests.parity.test_wan import GREY_LEVELS, PSNR_DB, RELATIVE, psnr_db
+from tests.parity.distances import psnr_db, relative
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_wan import GREY_LEVELS, PSNR_DB, RELATIVE
 from tests.parity.test_wan import Result as Drawn
-from tests.parity.test_wan_transformer import BASE, relative
+from tests.parity.test_wan_transformer import BASE
 from tests.parity.test_wan_vace_conditions import (
     CLIP,
     FRAMES,
@@ -106,11 +108,7 @@ def parts(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 def drawn_by_diffusers(parts: Parts) -> Drawn:
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
-        return {}
+    latents = StepLatents()
 
     output = parts.diffusers(
         video=in_size(CLIP),
@@ -125,7 +123,7 @@ def drawn_by_diffusers(parts: Parts) -> Drawn:
         num_inference_steps=STEPS,
         guidance_scale=GUIDANCE,
         generator=torch.Generator("cpu").manual_seed(SEED),
-        callback_on_step_end=keep,
+        callback_on_step_end=latents.keep,
     )
     return Drawn(latents, (output.frames[0] * 255).astype(np.uint8))
 

@@ -34,7 +34,8 @@ from models.wan.vace_inputs import (
     read_reference,
 )
 from models.weights.loader import load
-from tests.parity.test_wan_transformer import BASE, relative
+from tests.parity.distances import relative
+from tests.parity.test_wan_transformer import BASE
 from tests.parity.tiny_wan import video_vae
 
 RELATIVE = 1e-5

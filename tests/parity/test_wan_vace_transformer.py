@@ -23,7 +23,8 @@ from models.wan.key_mapping import RENAMES
 from models.wan.vace import Control, VaceTransformer
 from models.wan.vace_config import VaceConfig
 from models.weights.loader import load
-from tests.parity.test_wan_transformer import BASE, RELATIVE, relative
+from tests.parity.distances import relative
+from tests.parity.test_wan_transformer import BASE, RELATIVE
 from tests.parity.tiny import randomize
 
 

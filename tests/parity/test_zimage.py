@@ -16,6 +16,7 @@ from diffusers import ZImageImg2ImgPipeline, ZImageInpaintPipeline, ZImagePipeli
 from PIL import Image, ImageOps
 
 from models.vae.patches import pack_by_pixel
+from tests.parity.distances import relative
 from tests.parity.pairs import (
     MASK,
     Pair,
@@ -25,14 +26,7 @@ from tests.parity.pairs import (
     run_atelier,
     zeroed,
 )
-from tests.parity.test_flux import (
-    PICTURE,
-    RELATIVE,
-    Result,
-    assert_far,
-    assert_same,
-    relative,
-)
+from tests.parity.test_flux import PICTURE, RELATIVE, Result, assert_far, assert_same
 from tests.parity.tiny_zimage import make_zimage
 
 ODD: dict[str, Any] = {

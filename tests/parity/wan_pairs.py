@@ -12,9 +12,10 @@ import torch
 from models.wan.load import load
 from models.wan.pipeline import WanPipeline
 from tests import coarse
+from tests.parity.distances import psnr_db, relative
 from tests.parity.programs import Programs
-from tests.parity.test_wan import BASE, GREY_LEVELS, PSNR_DB, RELATIVE, Result, psnr_db
-from tests.parity.test_wan_transformer import relative
+from tests.parity.step_latents import StepLatents
+from tests.parity.test_wan import BASE, GREY_LEVELS, PSNR_DB, RELATIVE, Result
 from tests.parity.tiny import Config
 from tests.parity.tiny_wan import make_wan
 
@@ -52,13 +53,9 @@ class WanPair:
         """Run diffusers with its own arguments and those of a request."""
         arguments = {**given}
         generator = torch.Generator("cpu").manual_seed(arguments.pop("seed"))
-        latents: list[np.ndarray] = []
+        latents = StepLatents()
 
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
-            return {}
-
-        output = self.diffusers(**arguments, generator=generator, callback_on_step_end=keep)
+        output = self.diffusers(**arguments, generator=generator, callback_on_step_end=latents.keep)
         return Result(latents, (output.frames[0] * 255).astype(np.uint8))
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from redis.asyncio import Redis
 
 from service.app import create_app
+from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.server import make_server
@@ -104,3 +106,10 @@ async def wire(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[
         httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as http,
     ):
         yield http
+
+
+@pytest.fixture
+async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+    yield keys
+    await keys.close()

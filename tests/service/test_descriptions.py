@@ -15,7 +15,6 @@ from jsonschema import Draft202012Validator
 from service.openapi import document_of_all
 
 Document = dict[str, Any]
-SCHEMAS = "#/components/schemas/"
 EXAMPLES = "#/components/examples/"
 
 

@@ -28,9 +28,7 @@ from tests.service.eventually import eventually
 from tests.service.harmless import harmless
 from tests.service.image_children import children
 from tests.service.standin import MODEL, StandIn, picture
-from tests.service.test_keys import bearer, keys, with_keys
-
-__all__ = ["keys"]
+from tests.service.test_keys import bearer, with_keys
 
 HEALTHY_S = 0.25
 """Limit of this process's time, clients included, until /healthz responds."""

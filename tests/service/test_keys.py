@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
@@ -135,13 +134,6 @@ def with_keys(settings: Settings, redis_url: str, **server: Any) -> Settings:
             "server": settings.server.model_copy(update=fields),
         }
     )
-
-
-@pytest.fixture
-async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-    yield keys
-    await keys.close()
 
 
 @pytest.fixture

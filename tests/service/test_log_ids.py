@@ -16,7 +16,7 @@ from service.tracing.log_context import log_fields
 from service.tracing.log_format import JsonFormatter
 from tests.service.compatible_requests import EXAMPLE_REQUESTS, spec_of
 from tests.service.standin import MODEL, StandIn
-from tests.service.test_keys import acme, keys, settings  # noqa: F401 - fixtures
+from tests.service.test_keys import acme, settings  # noqa: F401 - fixtures
 
 CAT = {"prompt": "a cat", "model": MODEL}
 NO_JOB = {"/sdapi/v1/options", "/sdapi/v1/png-info"}

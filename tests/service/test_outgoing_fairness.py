@@ -35,9 +35,9 @@ from tests.service.conftest import served
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn, picture
 from tests.service.test_image_attacks import HEALTHY_S, asking_by_hand, healthz_cpu_s
-from tests.service.test_keys import acme, keys, with_keys, zoo
+from tests.service.test_keys import acme, with_keys, zoo
 
-__all__ = ["acme", "keys", "zoo"]
+__all__ = ["acme", "zoo"]
 
 CAT = {"prompt": "a cat", "model": MODEL}
 HANGING = 80

@@ -19,7 +19,7 @@ from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 from workers.slice.mesh import one_device
 
 SETTINGS = QueueSettings(max_attempts=2)
@@ -29,7 +29,9 @@ async def main(url: str, folder: Path, most_bytes: int) -> None:
     queue = await Queue.connect(url, SETTINGS)
     engine = Engine(ToyPipeline(), one_device(jax.devices()[0]), slots=2)
     pool_settings = PoolSettings(model=SPEC.name, preview_every_s=0, store_patience_s=0.5)
-    worker = Worker("toy", engine, queue, Store(str(folder)), pool_settings, SETTINGS.lease_s)
+    worker = Worker(
+        "toy", WorkerParts(engine, queue, Store(str(folder))), pool_settings, SETTINGS.lease_s
+    )
     _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard_limit))
     await worker.run([{}])

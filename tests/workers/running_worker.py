@@ -19,8 +19,8 @@ from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.loading.upscalers import with_upscalers
-from workers.pool.job_context import OutputCheck
-from workers.pool.worker import Worker
+from workers.pool.job_context import OutputCheck, no_check
+from workers.pool.worker import Worker, WorkerOptions, WorkerParts
 from workers.programs.batch_sizes import BatchSizes
 
 LEASE_S = 3.0
@@ -35,7 +35,7 @@ async def at_work(
     warmup: Fields = MappingProxyType({}),
     lease_s: float = LEASE_S,
     batching: BatchSizes | None = None,
-    check: OutputCheck | None = None,
+    check: OutputCheck = no_check,
     upscalers: Mapping[str, LoadedUpscaler] | None = None,
     expected_s: Sequence[float] = (),
     **settings: Any,
@@ -53,7 +53,8 @@ async def at_work(
         specs = {name: upscaler.spec for name, upscaler in upscalers.items()}
         pipeline.spec = with_upscalers(pipeline.spec, specs)
     engine = Engine(pipeline, layout, pool_settings.slots, batching, upscalers=upscalers)
-    worker = Worker("toy", engine, queue, store, pool_settings, lease_s, check=check)
+    parts, options = WorkerParts(engine, queue, store), WorkerOptions(check=check)
+    worker = Worker("toy", parts, pool_settings, lease_s, options)
     task = asyncio.create_task(worker.run([warmup], expected_s))
     try:
         yield worker, task

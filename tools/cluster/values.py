@@ -142,7 +142,7 @@ class Model(Part):
     """Further sections of the pool's settings."""
 
     @model_validator(mode="after")
-    def _known(self) -> Model:
+    def _check_model(self) -> Model:
         topologies = MACHINES.get(self.chip)
         if topologies is None:
             raise ValueError(f"chip {self.chip!r} must be one of {', '.join(MACHINES)}")

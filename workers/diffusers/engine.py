@@ -49,7 +49,7 @@ class DiffusersEngine:
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[EngineFailed] = self._loop.create_future()
         self._thread = ThreadPoolExecutor(1, "diffusers")
-        scheduler = getattr(pipelines.own, "scheduler", None)
+        scheduler = getattr(pipelines.default, "scheduler", None)
         self._hook = None if scheduler is None else StepHook(scheduler)
         metrics.slots.labels(pipelines.spec.name).set(1)
 
@@ -96,7 +96,9 @@ class DiffusersEngine:
     def _pipeline_of(self, fields: Fields) -> Any:
         by_task = self.pipeline.by_task
         task: Task = "inpainting" if "mask_image" in fields else "image-to-image"
-        return by_task.get(task, self.pipeline.own) if "image" in fields else self.pipeline.own
+        return (
+            by_task.get(task, self.pipeline.default) if "image" in fields else self.pipeline.default
+        )
 
     def _called(
         self, fields: Fields, images: Mapping[str, bytes], row: PipelineRow
@@ -172,7 +174,7 @@ class DiffusersEngine:
     def _move(self, device: torch.device | str) -> float:
         began = time.perf_counter()
         if not self.pipeline.offloads:
-            self.pipeline.own.to(device)
+            self.pipeline.default.to(device)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return time.perf_counter() - began

@@ -49,8 +49,8 @@ class LoadedPipelines:
     """Whether networks wait in host memory, each for its turn on the device."""
 
     @property
-    def own(self) -> Any:
-        """The checkpoint's own pipeline."""
+    def default(self) -> Any:
+        """The pipeline of the checkpoint's first task."""
         return next(iter(self.by_task.values()))
 
     @cached_property

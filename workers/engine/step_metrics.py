@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from weakref import WeakKeyDictionary
 
 import jax
@@ -11,7 +10,7 @@ import jax
 from models.parallel.axis_rules import Layout
 from workers import metrics
 from workers.engine.batching import Batch
-from workers.programs.bucket_programs import StepKind
+from workers.programs.bucket_programs import StepKind, is_ready
 from workers.programs.step_latency import BatchLayout
 from workers.slice.device_chip import known_chip
 
@@ -75,15 +74,10 @@ class StepMetrics:
     def _count(self, step_kind: StepKind, rows: int) -> None:
         """Add the FLOPs of the images' rows, without padding, once the FLOPs per step are known."""
         self._owed[step_kind] = self._owed.get(step_kind, 0) + rows
-        if step_kind.flops is not None and has_result(step_kind.flops):
+        if step_kind.flops is not None and is_ready(step_kind.flops):
             metrics.flops.labels(self._model).inc(
                 step_kind.flops.result() * self._owed.pop(step_kind)
             )
-
-
-def has_result(future: Future[float]) -> bool:
-    """Return whether a future completed without an error."""
-    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def layout_name(layout: Layout) -> str:

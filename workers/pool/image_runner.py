@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from models.interface.pipeline import PreparedRow
@@ -15,11 +16,38 @@ from workers.engine.generation import ImageRequest
 from workers.engine.observer import Observer
 from workers.engine.row import ImageRow
 from workers.engine.snapshot import RowSnapshot
-from workers.pool.eta import Eta
 from workers.pool.job_context import JobContext
 from workers.pool.output_files import OutputFiles
 from workers.pool.quality_samples import ServedOutput
 from workers.programs.compilation import Compilation
+
+
+@dataclass
+class Eta:
+    """Estimate of an image's remaining wall-clock time, including delays by other images."""
+
+    row: ImageRow
+    """Row with its first step in this worker done."""
+    first: int = field(init=False)
+    begun_at: float = field(init=False)
+    latest: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.row.done
+        self.begun_at = self.latest = time.monotonic()
+
+    def step(self) -> None:
+        """Record the time at which a step has ended."""
+        self.latest = time.monotonic()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds of the remaining steps; None: too few are done."""
+        done = self.row.done - self.first
+        if not done:
+            return None
+        left = self.row.to_do - self.row.done + self.row.after_work
+        return (self.latest - self.begun_at) / done * left
 
 
 class JobEvents(Protocol):

@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -61,12 +62,12 @@ from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
 from workers.multihost.session import agree, join_slice
 from workers.pool import listed_sizes, metrics
-from workers.pool.job_context import OutputCheck
+from workers.pool.job_context import no_check
 from workers.pool.lora_files import StoredLoras
 from workers.pool.origin import origin_of, show
 from workers.pool.output_files import OutputChecks
 from workers.pool.time_sharing import ResidentModels, TimeSharedModels
-from workers.pool.worker import Worker, raise_failures
+from workers.pool.worker import Worker, WorkerOptions, WorkerParts, raise_failures
 from workers.programs import batch_sizes, warmup
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.launcher import Launcher, OneHost
@@ -83,6 +84,39 @@ EXIT_SHARE = 0.98
 """Share of the drain time after which the process exits unconditionally."""
 THREAD_GRACE_S = 1.0
 """Seconds granted to remaining threads after the last report."""
+
+
+@dataclass(frozen=True)
+class PoolContext:
+    """Parts of a pool's process that its workers share."""
+
+    settings: Settings
+    pool_name: str
+    closing: AsyncExitStack
+    open_engine: OpenEngine
+    options: WorkerOptions
+    """Options of its workers, without those of their models."""
+
+    async def open_worker(self, loaded: ServedModel, liveness: Liveness) -> Worker:
+        """Create a model's queue connection, engine and worker."""
+        settings = self.settings
+        queue = await Queue.open_when_reached(settings, liveness.waits)
+        self.closing.push_async_callback(queue.close)
+        queue.job_metrics = metrics.job_metrics
+        store = Store(settings.store_url)
+        engine = await self.open_engine(loaded, store)
+        self.closing.callback(engine.close)
+        origin = origin_of(engine.place, settings.usage)
+        show(loaded.pool.model, engine.place, origin, len(settings.pools[self.pool_name].models))
+        return Worker(
+            self.pool_name,
+            WorkerParts(engine, queue, store),
+            loaded.pool,
+            settings.queue.lease_s,
+            replace(
+                self.options, liveness=liveness, sizes=engine.pipeline.spec.sizes, origin=origin
+            ),
+        )
 
 
 def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
@@ -221,7 +255,7 @@ async def serve(
         safety = safety_of(settings.safety)
         if safety:
             closing.push_async_callback(safety.close)
-        check = OutputChecks(safety, settings.safety.max_frames) if safety else None
+        check = OutputChecks(safety, settings.safety.max_frames) if safety else no_check
         pool = settings.pools[pool_name]
         several = len(pool.models) > 1
         side_by_side = bool(pool.also) or pool.hosts.count > 1
@@ -230,15 +264,11 @@ async def serve(
             if side_by_side
             else TimeSharedModels(pool.turn_s, is_single=not several)
         )
-        open_one = partial(
-            _worker,
-            closing,
-            settings,
-            pool_name,
+        videos = SentVideos(settings.limits)
+        context = PoolContext(
+            *(settings, pool_name, closing),
             open_engine or partial(native_engine, settings, launcher, UpscalerCache()),
-            marking,
-            check,
-            time_sharing,
+            WorkerOptions(time_sharing=time_sharing, videos=videos, marking=marking, check=check),
         )
         parts = [liveness.part(name) if several else liveness for name in pool.models]
         workers, requests, trials = (  # per model
@@ -247,7 +277,7 @@ async def serve(
             list[Sequence[float]](),
         )
         for entry, part in zip(loaded, parts, strict=True):
-            workers.append(await open_one(entry, part))
+            workers.append(await context.open_worker(entry, part))
             requests.append(warm_ups(entry))
             trials.append(entry.trial_s)
             await time_sharing.join(workers[-1])
@@ -306,33 +336,6 @@ async def run_all(
     if failures:
         raise failures[0]
     return max(result for result in ended if isinstance(result, int))
-
-
-async def _worker(  # what the pool's workers share
-    closing: AsyncExitStack,
-    settings: Settings,
-    pool_name: str,
-    open_engine: OpenEngine,
-    marking: Marking,
-    check: OutputCheck | None,
-    time_sharing: ResidentModels,
-    loaded: ServedModel,
-    liveness: Liveness,
-) -> Worker:
-    """Create a model's queue connection, engine and worker."""
-    queue = await Queue.open_when_reached(settings, liveness.waits)
-    closing.push_async_callback(queue.close)
-    queue.job_metrics = metrics.job_metrics
-    store = Store(settings.store_url)
-    engine = await open_engine(loaded, store)
-    closing.callback(engine.close)
-    origin = origin_of(engine.place, settings.usage)
-    show(loaded.pool.model, engine.place, origin, len(settings.pools[pool_name].models))
-    return Worker(
-        *(pool_name, engine, queue, store, loaded.pool, settings.queue.lease_s, liveness),
-        *(engine.pipeline.spec.sizes, marking, check, time_sharing, origin),
-        SentVideos(settings.limits),
-    )
 
 
 async def native_engine(

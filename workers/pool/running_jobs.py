@@ -1,18 +1,19 @@
-"""Running jobs of a worker, each in its own task."""
+"""Running jobs of a worker, each in its own task, and the leases of their claims."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
 from service.jobs import job_spans
 from service.jobs.model.job import JobState
+from service.jobs.model.lease import RENEWALS
 from service.jobs.model.preemption import Preemptible
-from service.jobs.queue import Claim, ClaimUsage
+from service.jobs.queue import Claim, ClaimUsage, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import StoreError
 from service.settings.pools import PoolSettings
@@ -22,13 +23,11 @@ from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_context import JobContext, WorkerContext, no_check
 from workers.pool.job_runner import JobRunner
-from workers.pool.leases import Leases
 from workers.pool.progress import Progress
 from workers.pool.snapshot_budget import Budget
-from workers.pool.snapshot_store import SnapshotStore
-from workers.pool.snapshots import Snapshots
+from workers.pool.snapshots import Snapshots, SnapshotStore
 from workers.pool.usage import Bill
-from workers.retry import until_reached
+from workers.retry import QUEUE_ERRORS, until_reached
 
 DROPPED = "dropped"
 """Outcome of a job whose claim is no longer valid."""
@@ -38,6 +37,52 @@ CHECK_EVERY_S = 0.1
 """Seconds between checks of a draining worker whether its jobs still end in time."""
 
 log = logging.getLogger(__name__)
+
+
+class Leases:
+    """Leases of the claims that a worker holds, renewed together.
+
+    Args:
+        on_lost: called with each claim that is no longer valid: canceled, expired, or lapsed and
+            reassigned.
+    """
+
+    def __init__(self, queue: Queue, lease_s: float, on_lost: Callable[[Claim], None]) -> None:
+        self._queue = queue
+        self._every_s = lease_s / RENEWALS
+        self._on_lost = on_lost
+        self._held: dict[str, tuple[Claim, Bill]] = {}
+
+    def hold(self, claim: Claim, bill: Bill) -> None:
+        """Start to renew the lease of a claim."""
+        self._held[claim.job.id] = claim, bill
+
+    def holds(self, claim: Claim) -> bool:
+        """Return whether the claim is valid, as of the last renewal."""
+        entry = self._held.get(claim.job.id)
+        return entry is not None and entry[0] is claim
+
+    def drop(self, claim: Claim) -> None:
+        """Stop renewing the lease of a claim."""
+        if self.holds(claim):
+            del self._held[claim.job.id]
+
+    async def run(self) -> None:
+        """Renew leases until canceled. None lapses while Redis is down: it is their clock."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self._renew()
+            except QUEUE_ERRORS as error:
+                log.warning("leases cannot be renewed now: %s", error)
+
+    async def _renew(self) -> None:
+        if not self._held:
+            return
+        claims, bills = zip(*self._held.values(), strict=True)
+        for claim in await self._queue.renew(claims, [bill.spent for bill in bills]):
+            self.drop(claim)
+            self._on_lost(claim)
 
 
 class RunningJobs:

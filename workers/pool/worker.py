@@ -10,13 +10,14 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from models.interface.pipeline import Fields
 from models.spec.model_spec import Batching, Sizes
 from service.jobs.model.ledger import Origin
-from service.jobs.queue import ClaimList, Queue
+from service.jobs.queue import ClaimList, Queue, WorkerState
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
@@ -40,7 +41,6 @@ from workers.profiling.recorder import Profiler
 from workers.retry import QUEUE_ERRORS, Patience, until_reached
 
 ANY_SIZE = Sizes()
-UNKNOWN = Origin()
 CLAIM_WAIT_S = 5.0
 """Seconds that one claim waits for a job."""
 ENDING = 0.5
@@ -51,21 +51,44 @@ SHUTDOWN_TIMEOUT_S = 5.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class WorkerParts:
+    """Engine, queue connection and file store that a worker uses and its process closes."""
+
+    engine: Backend
+    queue: Queue
+    store: Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Parts of a worker that it can do without: those of its process and of its model."""
+
+    liveness: Liveness = field(default_factory=Liveness)
+    time_sharing: ResidentModels = field(default_factory=ResidentModels)
+    """Time sharing with other models on the same devices."""
+    videos: SentVideos = field(default_factory=SentVideos)
+    marking: Marking = PLAIN_MARKING
+    check: OutputCheck = no_check
+    sizes: Sizes = ANY_SIZE
+    """Sizes that its registration lists."""
+    origin: Origin = field(default_factory=Origin)
+    """Origin of its outputs."""
+
+
 class Worker:
-    """Worker of one model, with one engine and one queue connection.
+    """Worker of one model, with one engine and one queue connection."""
 
-    Args:
-        turns: time sharing with other models on the same devices.
-        origin: origin of its outputs.
-    """
-
-    def __init__(  # noqa: PLR0913 # what the pool's process shares with its workers
-        self, name: str, engine: Backend, queue: Queue, store: Store, settings: PoolSettings,
-        lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
-        marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
-        time_sharing: ResidentModels | None = None, origin: Origin = UNKNOWN,
-        videos: SentVideos | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        parts: WorkerParts,
+        settings: PoolSettings,
+        lease_s: float,
+        options: WorkerOptions | None = None,
+    ) -> None:
+        engine, queue, store = parts.engine, parts.queue, parts.store
+        options = options or WorkerOptions()
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
         self._queue = queue
@@ -75,24 +98,24 @@ class Worker:
         self._quality_samples = QualitySamples(engine, settings.receipts)
         self._idle = IdleWork()
         shared = WorkerContext(
-            *(engine, queue, store, Patience(settings.store_patience_s), marking),
-            *(check or no_check, self._quality_samples),
-            *(engine.place.made_by, videos or SentVideos()),
+            *(engine, queue, store, Patience(settings.store_patience_s)),
+            *(options.marking, options.check, self._quality_samples),
+            *(engine.place.made_by, options.videos),
         )
         self._running = RunningJobs(shared, self._capacity, lease_s, settings)
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings
         )
         self._profiler = Profiler(self.name, engine, queue, store)
-        self.liveness = liveness or Liveness()
-        self._time_sharing = time_sharing or ResidentModels()
+        self.liveness = options.liveness
+        self._time_sharing = options.time_sharing
         batching = Batching(mode=engine.batching.mode)
-        update = {"batching": batching, "sizes": served}
+        update = {"batching": batching, "sizes": options.sizes}
         self._registration = Registration(
             *(self.name, engine.pipeline.spec.model_copy(update=update), queue, self._running),
             *(self._cost_reporter, self._time_sharing, lease_s),
         )
-        self._origin = origin
+        self._origin = options.origin
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
         self._stop_requested = False
@@ -223,22 +246,19 @@ class Worker:
     async def _claim(self, images: int) -> ClaimList:
         """Claim jobs for at most this many images. Raises: as `Queue.claim`."""
         self.liveness.claims()
-        return await self._queue.claim(
-            self.name,
-            self.model,
-            images,
-            wait_s=CLAIM_WAIT_S,
+        state = WorkerState(
             warm=self._cost_reporter.warm,
             adapters=self.engine.adapters.digests,
             slowness=self._cost_reporter.slowness,
             slowness_in=self._cost_reporter.slowness_in,
+            origin=self._origin,
             busy=lambda: self.jobs > 0,
+            may_compile=lambda: self._running.compiling < self._settings.max_compiling,
             has_room=lambda: (
                 self._capacity.free >= images and self._time_sharing.is_present(self.model)
             ),
-            may_compile=lambda: self._running.compiling < self._settings.max_compiling,
-            origin=self._origin,
         )
+        return await self._queue.claim(self.name, self.model, images, state, wait_s=CLAIM_WAIT_S)
 
     async def _end_jobs(self) -> None:
         """Finish or suspend running jobs. After an engine failure, they end by themselves."""

@@ -264,14 +264,14 @@ def write_atomically(path: Path, text: bytes) -> None:
     """Write a file atomically: concurrent readers see the previous state or the complete file."""
     other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(other, "xb", opener=_own) as file:
+        with open(other, "xb", opener=_open_private) as file:
             file.write(text)
         other.replace(path)
     finally:
         other.unlink(missing_ok=True)
 
 
-def _own(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Open a file with mode 0600, so that `check_owner` accepts it."""
     return os.open(path, flags, 0o600)
 

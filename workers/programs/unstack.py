@@ -34,7 +34,7 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
     """
     pays = should_unstack(layout) and pipeline.spec.limits.max_frames == 1
 
-    def one(leaf: Any) -> Any:
+    def is_unstacked(leaf: Any) -> Any:
         if not isinstance(leaf, nnx.Variable) or isinstance(leaf, AdapterPages):
             return False
         wanted = pays and leaf.ndim > 2 and "embed" in leaf.axes
@@ -42,7 +42,9 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
         return leaf.replace(wanted)
 
     return jax.tree.leaves(
-        jax.tree.map(one, pipeline.weights, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+        jax.tree.map(
+            is_unstacked, pipeline.weights, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+        )
     )
 
 

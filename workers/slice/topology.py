@@ -40,7 +40,7 @@ class Topology:
         match = re.fullmatch(r"(?P<chip>[\w-]+):(?P<size>\d+(?:x\d+)*)", text.lower())
         name = ALIASES.get(match["chip"], match["chip"]) if match else ""
         if match is None or name not in CHIPS:
-            raise PlanError(f"topology {text!r} is not known; there are {_known()}")
+            raise PlanError(f"topology {text!r} is not known; there are {_valid_topologies()}")
         chip, size = CHIPS[name], match["size"]
         if (chip.kind == "gpu" and "x" in size) or int(math.prod(map(int, size.split("x")))) < 1:
             raise PlanError(f"topology {text!r}: of {name} say how many, as in {name}:8")
@@ -50,7 +50,7 @@ class Topology:
         return cls(f"{name}:{size}", chip, round(devices / chip.chips))
 
 
-def _known() -> str:
+def _valid_topologies() -> str:
     tpus = ", ".join(f"{name}:{sizes[-1]}" for name, sizes in TPU_SIZES.items())
     gpus = ", ".join(f"{name}:8" for name, chip in CHIPS.items() if chip.kind == "gpu")
     return f"{tpus} (or smaller), {gpus} (or another number)"

@@ -49,7 +49,7 @@ class RandomAdapters:
         """Size of one row's adapter files."""
         return sum(file.stat().st_size for file in self._files.values())
 
-    def asked(self, fields: Fields, row: int) -> dict[str, Any]:
+    def with_adapters(self, fields: Fields, row: int) -> dict[str, Any]:
         """Return the request of a row with adapters that no other row shares."""
         loras = [
             RequestedLora(
@@ -71,7 +71,7 @@ class RandomAdapters:
 def _written(network: NetworkNames, rank: int, dtype: str, folder: Path) -> Path:
     rng = np.random.default_rng(rank)
     arrays = {}
-    for name, shape in _layers(network):
+    for name, shape in layers_by_name(network):
         inputs = (shape.in_features, *shape.window)
         out = (shape.out_features, rank, *(1 for _ in shape.window))
         head = f"{network.dotted[0]}{name}.lora_"
@@ -82,7 +82,7 @@ def _written(network: NetworkNames, rank: int, dtype: str, folder: Path) -> Path
     return file
 
 
-def _layers(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
+def layers_by_name(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
     """Yield each layer once, with the last of its names."""
     last: dict[LayerPosition, tuple[str, KernelShape]] = {}
     for name, layers in network.names.items():

@@ -145,11 +145,11 @@ def configs_of(case: EngineCase) -> Iterator[Path]:
         if case.model in published.CHECKPOINTS:
             published.write(case.model, folder)
         else:
-            folder = _found(case.model)
+            folder = _fetched_configs(case.model)
         yield DEMO / registry.family(str(folder)) if case.tiny else folder
 
 
-def _found(model: str) -> Path:
+def _fetched_configs(model: str) -> Path:
     """Fetch the configs of a checkpoint. Raises: CheckpointError: states the known names."""
     try:
         return resolve(model, patterns=CONFIGS)

@@ -68,7 +68,7 @@ async def _by_engine(
     files = adapters.find if adapters else None
     started = time.perf_counter()
     engine = TimedEngine(model.pipeline, layout, case.batch, rows, lora_files=files)
-    kinds = [model.fields, *([adapters.asked(model.fields, 0)] if adapters else [])]
+    kinds = [model.fields, *([adapters.with_adapters(model.fields, 0)] if adapters else [])]
     try:
         await engine.readiness.warm_up(kinds)
         await engine.readiness.larger_ready(kinds)
@@ -123,7 +123,9 @@ async def _rounds(
     for _ in range(case.repeats):
         plain.append(await _round(engine, model, requests))
         if adapters:
-            adapted_requests = [adapters.asked(fields, row) for row, fields in enumerate(requests)]
+            adapted_requests = [
+                adapters.with_adapters(fields, row) for row, fields in enumerate(requests)
+            ]
             adapted.append(await _round(engine, model, adapted_requests))
     return plain, adapted
 

@@ -117,7 +117,7 @@ async def send(
         if await _stopped_before(stop, began + ask.at_s):
             break
         answers.append(RequestOutcome(ask))
-        tasks.append(asyncio.create_task(_one(server, answers[-1], alone, began)))
+        tasks.append(asyncio.create_task(_send(server, answers[-1], alone, began)))
     if tasks and not stop.is_set():
         await _all_or_stopped(tasks, stop, patience_s)
     await _give_up(server, tasks, answers)
@@ -127,7 +127,7 @@ async def send(
     return answers
 
 
-async def _one(
+async def _send(
     server: Server, answer: RequestOutcome, alone: Mapping[str, Alone], began: float
 ) -> None:
     unloaded = alone.get(answer.timed_request.shape)

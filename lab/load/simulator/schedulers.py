@@ -13,7 +13,7 @@ from models.spec.model_spec import ModelSpec
 from service.front_end.cost_cache import ESTIMATOR_AGE_S
 from service.jobs.model.job import Job, Snapshot, Usage, new_job_id
 from service.jobs.model.preemption import FullPool, Preemptible
-from service.jobs.queue import Claim
+from service.jobs.queue import Claim, WorkerState
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.wait_estimator import Rules, WaitEstimator
 from service.settings.pools import PoolSettings
@@ -132,10 +132,8 @@ class RealQueue:
         return outlook
 
     async def claim(self, pool: Pool) -> list[Row]:
-        claims = await self._queue.claim(
-            pool.name, pool.queue, pool.free, warm=self._warm[pool.queue],
-            busy=lambda: bool(pool.rows),
-        )  # fmt: skip
+        worker = WorkerState(warm=self._warm[pool.queue], busy=lambda: bool(pool.rows))
+        claims = await self._queue.claim(pool.name, pool.queue, pool.free, worker)
         return [self._row(claim) for claim in claims]
 
     def _row(self, claim: Claim) -> Row:

@@ -20,7 +20,7 @@ from models.nn.attention.attention import TokenAttention
 from models.nn.layers import padded_tokens
 from models.nn.layers.norms import RMSNorm, modulate
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import from_heads, linear, to_heads
+from models.nn.layers.parameterised import Kinds, from_heads, linear, to_heads
 from models.nn.layers.rope import apply_rope, rope_table
 from models.parallel.placement import split
 
@@ -80,13 +80,12 @@ class Stream(nnx.Module):
     """Layers of one stream of a double block: all but the attention that both streams share."""
 
     def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         width, axes = shape.width, ("heads", "embed")
         self.epsilon = shape.epsilon
-        self.attention = JointHeads(shape, rngs=rngs, param_dtype=param_dtype)
-        self.out = linear(
-            width, width, axes, use_bias=shape.use_bias, rngs=rngs, param_dtype=param_dtype
-        )
-        self.feed_forward = shape.feed_forward(rngs=rngs, param_dtype=param_dtype)
+        self.attention = JointHeads(shape, **kinds)
+        self.out = linear(width, width, axes, use_bias=shape.use_bias, **kinds)
+        self.feed_forward = shape.feed_forward(**kinds)
 
     def attention_inputs(self, x: Tokens, modulation: list[Array]) -> Tokens:
         """Return modulated tokens, as the attention reads them."""

@@ -36,7 +36,7 @@ from models.nn.layers.norms import Modulation, modulate
 from models.nn.layers.padded_tokens import Positions, join_positions
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.row_grids import RowGrids
-from models.nn.layers.scanned import each, layers_of, run, stack
+from models.nn.layers.scanned import each, layers_of, run, stack_any
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.placement import split
 
@@ -130,8 +130,7 @@ class JointTransformer(nnx.Module):
         dense = partial(linear, use_bias=shape.use_bias, **kinds)
 
         def blocks(kind: Callable[..., Block], layers: int) -> Block | None:
-            made = partial(kind, shape, attention, param_dtype=param_dtype)
-            return stack_any(lambda rngs: made(rngs=rngs), layers, rngs)
+            return stack_any(partial(kind, shape, attention), layers, **kinds)
 
         self.config, self.epsilon = config, shape.epsilon
         self.axes_dims, self.theta = config.axes_dims_rope, theta
@@ -277,11 +276,6 @@ def vectors_of(stacked: Modulation, vector: Float[Array, "batch width"]) -> OfLa
     """Compute the modulations of stacked layers."""
     vectors: Array = each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
     return vectors
-
-
-def stack_any(make: Callable[[nnx.Rngs], Block], layers: int, rngs: nnx.Rngs) -> Block | None:
-    """Stack blocks of one kind, or return None: a checkpoint may lack either kind."""
-    return stack(make, layers, rngs) if layers else None
 
 
 def _run(

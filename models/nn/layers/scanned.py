@@ -25,14 +25,24 @@ Carry = TypeVar("Carry")
 Result = TypeVar("Result")
 
 
-def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
-    """Build `layers` layers with `make`, each with random parameters of its own, as one module."""
+def stack(make: Callable[..., Layer], layers: int, *, rngs: nnx.Rngs, **kinds: Any) -> Layer:
+    """Build `layers` layers, each with random parameters of its own, as one module.
+
+    Args:
+        make: builds one layer from its `rngs` and `kinds`.
+        kinds: further arguments of every layer.
+    """
     keys = jax.random.split(rngs.params(), layers)
-    stacked = nnx.vmap(lambda key: make(type(rngs)(key)))(keys)
+    stacked = nnx.vmap(lambda key: make(rngs=type(rngs)(key), **kinds))(keys)
     for _, node in nnx.iter_graph(stacked):
         if isinstance(node, nnx.Param):
             node.set_metadata(axes=("layers", *node.axes))
     return stacked
+
+
+def stack_any(make: Callable[..., Layer], layers: int, **kinds: Any) -> Layer | None:
+    """Build a stack as `stack`, or None without layers: a checkpoint may lack a kind of block."""
+    return stack(make, layers, **kinds) if layers else None
 
 
 def layers_of(stacked: nnx.Module) -> int:

@@ -30,13 +30,13 @@ def split_outputs(conv: Conv, x: Features) -> Features:
     if layout is None or not names:
         return convolved(conv, x)
 
-    def own(x: Array, kernel: Array, bias: Array) -> Array:
+    def local_outputs(x: Array, kernel: Array, bias: Array) -> Array:
         return _convolved(conv, x, kernel) + bias
 
     last = PartitionSpec(None, None, None, names)
     specs = (PartitionSpec(), last, PartitionSpec(names))
     read = scaled_inputs(conv, x)
-    out = _by_hand(own, layout, names, specs, last)(read, conv.kernel[...], _bias(conv))
+    out = _by_hand(local_outputs, layout, names, specs, last)(read, conv.kernel[...], _bias(conv))
     return adapted(conv, x, out)
 
 
@@ -46,14 +46,16 @@ def split_inputs(conv: Conv, x: Features) -> Features:
     if layout is None or not names:
         return convolved(conv, x)
 
-    def own(x: Array, kernel: Array) -> Array:
+    def summed_products(x: Array, kernel: Array) -> Array:
         total: Array = jax.lax.psum(_convolved(conv, x, kernel), names)
         return total
 
     channels = PartitionSpec(None, None, None, names)
     specs = (channels, PartitionSpec(None, None, names, None))
     read = scaled_inputs(conv, x)
-    summed = _by_hand(own, layout, names, specs, PartitionSpec())(read, conv.kernel[...])
+    summed = _by_hand(summed_products, layout, names, specs, PartitionSpec())(
+        read, conv.kernel[...]
+    )
     return adapted(conv, x, summed + _bias(conv))
 
 

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
 from service.errors.field_paths import UNION_TAG
 from service.errors.forms import ErrorForm
+from service.errors.problems import Problem
 
 CONTENT_POLICY = {"refused_by_safety": "content_policy_violation"}
 """Error code of OpenAI's and fal's APIs for requests that the safety check rejects."""
-
 
 OBJECT, TEXT = f"{UNION_TAG}object", f"{UNION_TAG}text"
 """Tags of the members of a union of an object and a text; paths of errors omit them."""
@@ -30,6 +30,11 @@ TextOrObject = Annotated[
     Discriminator(kind_of_value),
 ]
 """Name, or an object with a name and options."""
+
+
+def code_of(problem: Problem) -> str:
+    """Return the problem's code as OpenAI's and fal's APIs name it."""
+    return CONTENT_POLICY.get(problem.code, problem.code)
 
 
 @dataclass(frozen=True)

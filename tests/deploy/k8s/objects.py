@@ -10,7 +10,6 @@ from typing import Any
 from tests.deploy.k8s.rendering import Object
 
 COMPONENT = "app.kubernetes.io/component"
-INSTANCE = "app.kubernetes.io/instance"
 WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 
 

@@ -143,6 +143,8 @@ LEAST: Fields = {
     "num_images": 1,
 }
 
+GUIDED: Fields = {**FEW, "width": 48, "height": 80, "guidance_scale": 3.0}
+
 UNSCALED: Fields = {name: value for name, value in LEAST.items() if name != "guidance_scale"}
 """Request to a family without `guidance_scale`."""
 

@@ -10,7 +10,7 @@ from functools import partial
 from PIL import Image
 
 from tests.families.suite.entry import (
-    FEW,
+    GUIDED,
     LEAST,
     SuiteEntry,
     drawn_by_diffusers,
@@ -31,13 +31,7 @@ PLAIN = SuiteEntry(
     place=4,
     make=flux2(transformer={**HEADS, "num_single_layers": 2}),
     least=flux2(transformer={"num_layers": 1, "num_single_layers": 1}),
-    request={
-        **FEW,
-        "width": 48,
-        "height": 80,
-        "guidance_scale": 3.0,
-        "max_sequence_length": 83,
-    },
+    request={**GUIDED, "max_sequence_length": 83},
     least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tests.families.suite.entry import CLIP, FEW, LEAST, SuiteEntry, drawn_by_diffusers, tiny
+from tests.families.suite.entry import CLIP, GUIDED, LEAST, SuiteEntry, drawn_by_diffusers, tiny
 
 zimage = partial(tiny, "tiny_zimage:make_zimage", text_encoder=CLIP)
 SMALL = {"n_layers": 1, "n_refiner_layers": 1}
@@ -16,11 +16,8 @@ PLAIN = SuiteEntry(
     make=zimage(transformer={**SMALL, **HEADS, "n_layers": 2}),
     least=zimage(transformer=SMALL),
     request={
-        **FEW,
+        **GUIDED,
         "prompt": "a red circle on a blue background above the yellow star",
-        "width": 48,
-        "height": 80,
-        "guidance_scale": 3.0,
         "max_sequence_length": 80,
     },
     least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},

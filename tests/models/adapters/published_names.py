@@ -14,7 +14,7 @@ from flax import nnx
 
 from models.adapters.files.names import Names
 from models.adapters.layer_names import Spelling, names
-from models.flux import adapter_names as flux_names
+from models.flux import key_mapping as flux_names
 from models.flux.config import FluxConfig
 from models.flux.network import FluxTransformer
 from models.flux.published import FLUX_DEV

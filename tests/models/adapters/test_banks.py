@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,9 +35,7 @@ class Layers(nnx.Module):
     def __init__(self, *, rngs: nnx.Rngs, param_dtype: Any = jnp.float32) -> None:
         make: Any = {"rngs": rngs, "param_dtype": param_dtype}
         self.blocks = stack(
-            lambda rngs: linear(IN, OUT, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype),
-            LAYERS,
-            rngs,
+            partial(linear, IN, OUT, ("embed", "mlp")), LAYERS, rngs=rngs, param_dtype=param_dtype
         )
         self.alone = linear(IN, OUT, ("embed", "mlp"), **make)
         self.same = conv(IN, OUT, (3, 3), padding=((1, 1), (1, 1)), **make)

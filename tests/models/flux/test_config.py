@@ -20,7 +20,7 @@ def test_defaults_are_flux_dev_without_guidance() -> None:
         ({"in_channels": 384, "out_channels": 62}, "out_channels 62"),
         ({"out_channels": 0}, "out_channels 0"),
         ({"axes_dims_rope": [16, 56, 58]}, "attention_head_dim 128"),
-        ({"axes_dims_rope": [64, 64]}, "three sizes"),
+        ({"axes_dims_rope": [64, 64]}, "3 even sizes"),
         ({"axes_dims_rope": [15, 57, 56]}, "even"),
         ({"num_layers": -1}, "num_layers"),
         ({"num_attention_heads": 0}, "num_attention_heads"),

@@ -20,7 +20,8 @@ from models.interface.pipeline import Pipeline, PreparedRow
 from models.loading.sources import SHAPES, ImagePromptSource
 from models.spec.request import RequestError
 from tests.models.single_files import are_equal
-from tests.parity.test_flux import BASE, png
+from tests.parity.distances import png
+from tests.parity.test_flux import BASE
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_redux import make_redux
 

@@ -12,12 +12,10 @@ from diffusers.loaders.single_file_utils import convert_ltx2_transformer_to_diff
 from models.adapters.layer_names import names
 from models.checkpoint.key_mapping import target
 from models.loading.abstract import abstract_module
-from models.ltx.adapter_names import CONNECTORS as CONNECTOR_SPELLING
-from models.ltx.adapter_names import TRANSFORMER as SPELLING
-from models.ltx.authors_names import AUTHORS_RENAMES
 from models.ltx.config import LTX2Config
 from models.ltx.connectors import TextConnectors
 from models.ltx.connectors_config import ConnectorsConfig
+from models.ltx.key_mapping import AUTHORS_RENAMES, CONNECTORS_SPELLING, TRANSFORMER_SPELLING
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
 from models.ltx.network import LTX2Transformer
 from tests.parity.tiny_ltx import (
@@ -70,7 +68,7 @@ def test_the_authors_keys_are_diffusers(config: Mapping[str, Any]) -> None:
 
 def test_adapters_by_the_authors_names() -> None:
     network = abstract_module(LTX2Transformer, LTX2Config(**TRANSFORMER))
-    places = names(SPELLING, network).names
+    places = names(TRANSFORMER_SPELLING, network).names
     for key, module in transformer(1, **TRANSFORMER).named_modules():
         if type(module).__name__ != "Linear":
             continue
@@ -95,7 +93,7 @@ def test_adapters_of_the_text_projections(
 ) -> None:
     """By the authors' names, and by those that diffusers' conversion gives."""
     network = abstract_module(TextConnectors, ConnectorsConfig.from_dict(config))
-    layers = names(CONNECTOR_SPELLING, network)
+    layers = names(CONNECTORS_SPELLING, network)
     for number, original in enumerate(originals):
         name = f"text_embedding_projection.{original}"
         (converted,) = _convert_non_diffusers_ltx2_lora_to_diffusers(

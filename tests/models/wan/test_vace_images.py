@@ -13,7 +13,7 @@ from models.spec.request import RequestError, read_request
 from models.wan.request import WanRequest
 from models.wan.vace_images import scales_of, vace_inputs
 from tests.models.wan.test_request import FIELDS
-from tests.parity.test_wan import png
+from tests.parity.distances import png
 
 RED, BLACK = (png(Image.new("RGB", (40, 24), colour)) for colour in ("red", "black"))
 

@@ -22,7 +22,7 @@ from models.wan.vace_config import VaceConfig
 from models.wan.vace_pipeline import VacePipeline
 from service.jobs.scheduling.cost_model import volume_of
 from tests.models.wan.test_pipeline import SCHEDULER, UMT5, VAE_2_1, abstract, words
-from tests.parity.test_wan import png
+from tests.parity.distances import png
 
 __all__ = ["words"]
 

@@ -44,7 +44,7 @@ class Network(nnx.Module):
 
     def __init__(self, *, rngs: nnx.Rngs) -> None:
         self.table = embed(11, 5, ("vocab", "embed"), rngs=rngs)
-        self.blocks = stack(lambda rngs: Block(rngs=rngs), LAYERS, rngs)
+        self.blocks = stack(Block, LAYERS, rngs=rngs)
         self.convs = nnx.List([conv(2, 3, (4, 6), rngs=rngs), conv(3, 2, (2, 3, 4), rngs=rngs)])
         self.point = linear(5, 7, ("embed", None), rngs=rngs)
         self.shift_scale = linear(5, 6, ("embed", None), use_bias=False, rngs=rngs)
@@ -433,7 +433,7 @@ class TestPartsOfAFile:
 
 class Fused(nnx.Module):
     def __init__(self, *, rngs: nnx.Rngs) -> None:
-        self.blocks = stack(lambda rngs: Projections(rngs=rngs), LAYERS, rngs)
+        self.blocks = stack(Projections, LAYERS, rngs=rngs)
         self.projection = linear(5, 7, (None, None), use_bias=False, rngs=rngs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ class Block(nnx.Module):
 
 class Network(nnx.Module):
     def __init__(self, *, rngs: nnx.Rngs) -> None:
-        self.blocks = stack(lambda rngs: Block(rngs=rngs), LAYERS, rngs)
-        self.modulation = stack(lambda rngs: Modulation(WIDTH, 1, rngs=rngs), LAYERS, rngs)
+        self.blocks = stack(Block, LAYERS, rngs=rngs)
+        self.modulation = stack(partial(Modulation, WIDTH, 1), LAYERS, rngs=rngs)
         self.out = linear(WIDTH, 4, ("embed", None), rngs=rngs)
 
 

@@ -10,7 +10,7 @@ import httpx
 
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.ledger import Origin
-from service.jobs.queue import Queue
+from service.jobs.queue import Queue, WorkerState
 from service.jobs.storage.object_store import Store
 from tests.service.adapters import INK, TAKING, adapter
 from tests.service.standin import POOL, SPEC, StandIn
@@ -161,7 +161,7 @@ async def test_claim_records_the_serving_checkpoint(http: httpx.AsyncClient, que
     """The model's weights change under its name while the job is queued."""
     await queue.register(POOL, version(R1), ready=True)
     job = await generate(http, R1)
-    (claim,) = await queue.claim("new", R1, 1, origin=Origin(checkpoint="new weights"))
+    (claim,) = await queue.claim("new", R1, 1, WorkerState(origin=Origin(checkpoint="new weights")))
     assert claim.job.fingerprint == "new weights"
     view = (await http.get(f"/v1/jobs/{job['id']}")).json()
     assert view["model_fingerprint"] == "new weights"

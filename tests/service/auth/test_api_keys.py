@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from service.auth.api_keys import ApiKeys, digest_of
 from service.jobs.redis.keys import API_KEYS
-
-
-@pytest.fixture
-async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-    yield keys
-    await keys.close()
 
 
 async def test_key_lookup_needs_the_full_text(keys: ApiKeys, empty_redis: Redis) -> None:

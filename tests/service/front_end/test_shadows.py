@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from PIL import Image
 
 from service.front_end import shadows, version_watch
-from service.front_end.pixels import psnr
+from service.front_end.shadows import psnr
 from service.jobs.model.job import PRIORITIES, JobError
 from service.jobs.queue import Queue
 from service.jobs.redis import keys

@@ -65,9 +65,6 @@ class Dump:
     def of_kind(self, kind: str) -> dict[str, Any]:
         return {name: held for name, held in self.keys.items() if kind_of(name) == kind}
 
-    def without_calls(self) -> dict[str, Any]:
-        return {name: held for name, held in self.keys.items() if kind_of(name) != "call"}
-
     @property
     def jobs(self) -> dict[str, dict[str, str]]:
         return {held["id"]: held for held in self.of_kind("job").values()}

@@ -12,7 +12,7 @@ from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExcee
 from service.jobs.model.job import STOP_AT_STEP, Job, JobState, SecondPass, Snapshot, Usage
 from service.jobs.model.job_filter import JobFilter
 from service.jobs.model.state_machine import QUEUED
-from service.jobs.queue import Claim, ClaimUsage, Queue
+from service.jobs.queue import Claim, ClaimUsage, Queue, WorkerState
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
@@ -240,9 +240,11 @@ class Lives(History):
                 pool,
                 model,
                 offer.slots,
-                warm=offer.warm,
-                slowness=offer.slowness,
-                may_compile=None if may_compile is None else lambda: may_compile,
+                WorkerState(
+                    warm=offer.warm,
+                    slowness=offer.slowness,
+                    may_compile=None if may_compile is None else lambda: may_compile,
+                ),
             )
         )
         touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]

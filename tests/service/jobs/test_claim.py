@@ -12,7 +12,7 @@ import pytest
 
 from service.jobs.model.job import PRIORITIES, JobState, SecondPass
 from service.jobs.model.job_filter import JobFilter
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, WorkerState
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, USAGE, a_job
@@ -206,7 +206,7 @@ async def test_compilation_of_a_tenant_delays_no_other_tenant(queue: Queue) -> N
 
     async def claimed(may_compile: bool) -> list[str]:
         claims = await queue.claim(
-            "pool", MODEL, 4, warm=["usual"], may_compile=lambda: may_compile
+            "pool", MODEL, 4, WorkerState(warm=["usual"], may_compile=lambda: may_compile)
         )
         return [claim.job.bucket for claim in claims]
 
@@ -227,7 +227,9 @@ async def test_a_second_pass_has_to_be_compiled_for_too(queue: Queue) -> None:
         await queue.put(job)
 
     async def claimed(may_compile: bool, *warm: str) -> list[bool]:
-        claims = await queue.claim("pool", MODEL, 4, warm=warm, may_compile=lambda: may_compile)
+        claims = await queue.claim(
+            "pool", MODEL, 4, WorkerState(warm=warm, may_compile=lambda: may_compile)
+        )
         return [claim.job.second_pass is not None for claim in claims]
 
     assert await claimed(False, "usual") == [False], "the first one, which is cold, has no riders"
@@ -244,7 +246,9 @@ async def test_job_that_needs_compilation_is_claimed_separately(queue: Queue) ->
         await queue.put(a_job(bucket="usual", second_pass=second))
 
     async def claimed() -> list[bool]:
-        claims = await queue.claim("pool", MODEL, 4, warm=["usual"], may_compile=lambda: True)
+        claims = await queue.claim(
+            "pool", MODEL, 4, WorkerState(warm=["usual"], may_compile=lambda: True)
+        )
         return [claim.job.second_pass is not None for claim in claims]
 
     assert [await claimed() for _ in range(3)] == [[False], [True], [False]]
@@ -257,7 +261,9 @@ async def test_a_tenants_bound_counts_second_passes(queue: Queue) -> None:
     await queue.put(a_job(**bounded))
 
     async def claimed(pool: str) -> list[str]:
-        claims = await queue.claim(pool, MODEL, 1, warm=["usual"], may_compile=lambda: True)
+        claims = await queue.claim(
+            pool, MODEL, 1, WorkerState(warm=["usual"], may_compile=lambda: True)
+        )
         return [claim.job.second_pass.bucket if claim.job.second_pass else "" for claim in claims]
 
     buckets = [*await claimed("a"), *await claimed("b"), *await claimed("c")]
@@ -273,7 +279,7 @@ async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
     other = await put(queue, bucket="another", tenant="other")
 
     async def claimed(pool: str, *warm: str) -> list[Claim]:
-        return await queue.claim(pool, MODEL, 1, warm=warm, may_compile=lambda: True)
+        return await queue.claim(pool, MODEL, 1, WorkerState(warm=warm, may_compile=lambda: True))
 
     compiled = [claim for n in range(3) for claim in await claimed(f"pool-{n}")]
     buckets = sorted(claim.job.bucket for claim in compiled)
@@ -300,7 +306,7 @@ async def test_canceled_compilation_counts_for_its_expected_time(
         await queue.put(a_job(bucket=f"new {n}", max_compiling=1, compile_s=0.2))
 
     async def claimed() -> list[Claim]:
-        return await queue.claim("pool", MODEL, 1, may_compile=lambda: True)
+        return await queue.claim("pool", MODEL, 1, WorkerState(may_compile=lambda: True))
 
     (first,) = await claimed()
     await queue.cancel(first.job.id)
@@ -318,5 +324,5 @@ async def test_released_job_does_not_block_itself(queue: Queue) -> None:
     """The first worker, which had begun to compile for the job, has released it."""
     await queue.put(a_job(bucket="new", max_compiling=1))
     for pool in ("first", "second"):
-        (claim,) = await queue.claim(pool, MODEL, 1, may_compile=lambda: True)
+        (claim,) = await queue.claim(pool, MODEL, 1, WorkerState(may_compile=lambda: True))
         await queue.release(claim)

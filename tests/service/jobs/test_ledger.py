@@ -10,7 +10,7 @@ import pytest
 from service.jobs.ledger_files import ReadTotals
 from service.jobs.model.job import JobError, Usage
 from service.jobs.model.ledger import DeliveredOutputs, LedgerRecord, Origin
-from service.jobs.queue import Claim, ClaimUsage, Queue
+from service.jobs.queue import Claim, ClaimUsage, Queue, WorkerState
 from service.jobs.redis import keys
 from tests.service.jobs.examples import FAILURE, MODEL, a_job, a_snapshot, an_output
 
@@ -36,7 +36,7 @@ async def claimed(queue: Queue, **fields: Any) -> Claim:
 
 
 async def claim_again(queue: Queue) -> Claim:
-    (claim,) = await queue.claim("pool", MODEL, 1, origin=ORIGIN)
+    (claim,) = await queue.claim("pool", MODEL, 1, WorkerState(origin=ORIGIN))
     return claim
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from models.spec.lora import RequestedLora, always
 from service.jobs.model.job import PRIORITIES, Usage
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, WorkerState
 from service.jobs.redis import keys
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job, a_snapshot
@@ -32,7 +32,7 @@ async def put(queue: Queue, tenant: str, count: int = 1, **fields: object) -> li
 
 async def serve(queue: Queue, slots: int = 1, **how: object) -> list[Claim]:
     """Claim once; each job takes exactly its predicted time."""
-    claims = await queue.claim("pool", MODEL, slots, **how)
+    claims = await queue.claim("pool", MODEL, slots, WorkerState(**how))
     for claim in claims:
         await queue.finish(claim, [], Usage(device_seconds=claim.job.cost))
     return claims

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import PRIORITIES, Job
 from service.jobs.model.preemption import FullPool, Preemptible
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, WorkerState
 from service.jobs.redis import keys
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, USAGE, a_job, a_snapshot
@@ -56,7 +56,7 @@ async def test_low_priority_job_is_preempted_for_a_shorter_one(queue: Queue) -> 
     picture = await put(queue, PICTURE)
     assert await preempt(queue, clip) == (clip.job.id, picture.id)
     assert await queue.release(clip, preempted=True)
-    (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
+    (first,) = await queue.claim("pool", MODEL, 1, WorkerState(warm=["clip", "picture"]))
     assert first.job.id == picture.id
     (second,) = await queue.claim("pool", MODEL, 1)
     assert (second.job.id, second.job.attempts, second.job.deaths) == (clip.job.id, 1, [])
@@ -108,7 +108,7 @@ async def test_a_deadline_that_would_be_missed(queue: Queue) -> None:
     urgent = await put(queue, PICTURE, **soon(20))
     assert await preempt(queue, clip, slowness=2.0) == (clip.job.id, urgent.id)
     await queue.release(clip, preempted=True)
-    (first,) = await queue.claim("pool", MODEL, 1, slowness=2.0)
+    (first,) = await queue.claim("pool", MODEL, 1, WorkerState(slowness=2.0))
     assert first.job.id == urgent.id
 
 
@@ -234,7 +234,7 @@ async def test_next_claim_takes_the_job_that_preempted(
             made += 1
             (put_aside,) = [claim for claim in chosen if claim.job.id == pair[0]]
             await queue.release(put_aside, preempted=True)
-            first, *_ = await queue.claim("pool", MODEL, 1, **of_pool)
+            first, *_ = await queue.claim("pool", MODEL, 1, WorkerState(**of_pool))
             assert first.job.id == pair[1], seed
     assert made >= 6, "too few preemptions"
 
@@ -250,7 +250,7 @@ async def test_room_is_made_for_a_warm_job_behind_hundreds_that_may_not_be_compi
     warm = await put(queue, PICTURE, **bound)
     assert await preempt(queue, clip) == (clip.job.id, warm.id)
     await queue.release(clip, preempted=True)
-    (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
+    (first,) = await queue.claim("pool", MODEL, 1, WorkerState(warm=["clip", "picture"]))
     assert first.job.id == warm.id
 
 

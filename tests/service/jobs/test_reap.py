@@ -16,7 +16,7 @@ from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.model.job_filter import JobFilter
 from service.jobs.producer import Deposit
-from service.jobs.queue import Queue
+from service.jobs.queue import Queue, WorkerState
 from service.jobs.storage.object_store import job_folders
 from service.settings.queue import QueueSettings
 from tests.service.eventually import eventually
@@ -119,8 +119,8 @@ async def test_suspect_is_not_claimed_by_a_busy_worker(connect: Connect, hasty: 
     await hasty.reap()
     other, _ = await queue.put(a_job())
     claims = [
-        await queue.claim("busy", MODEL, 4, busy=busy),
-        await queue.claim("busy", MODEL, 4, busy=busy),
+        await queue.claim("busy", MODEL, 4, WorkerState(busy=busy)),
+        await queue.claim("busy", MODEL, 4, WorkerState(busy=busy)),
         await queue.claim("free", MODEL, 4),
     ]
     assert [[claim.job.id for claim in batch] for batch in claims] == [[other.id], [], [suspect.id]]
@@ -138,9 +138,9 @@ async def test_busy_worker_drains_for_a_waiting_suspect(
     await hasty.reap()
     others = [(await queue.put(a_job()))[0] for _ in range(2)]
     claims = [
-        await queue.claim("one", MODEL, 1, busy=busy),
-        await queue.claim("two", MODEL, 1, busy=busy),
-        await queue.claim("one", MODEL, 1, busy=busy),
+        await queue.claim("one", MODEL, 1, WorkerState(busy=busy)),
+        await queue.claim("two", MODEL, 1, WorkerState(busy=busy)),
+        await queue.claim("one", MODEL, 1, WorkerState(busy=busy)),
         await queue.claim("one", MODEL, 4),
         await queue.claim("one", MODEL, 4),
     ]
@@ -156,7 +156,7 @@ async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
     bad = {job.id for job in poisonous}
     while await queue.list(limit=1, only=JobFilter(state=JobState.QUEUED)):
         held = await queue.claim("pool", MODEL, 2)
-        held += await queue.claim("pool", MODEL, 2, busy=busy)
+        held += await queue.claim("pool", MODEL, 2, WorkerState(busy=busy))
         if bad & {claim.job.id for claim in held}:
             await queue.reap()  # the worker has crashed, with all its jobs
         else:

@@ -20,7 +20,7 @@ from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, VIDEO, StandIn
-from tests.service.test_keys import bearer, keys, with_keys  # noqa: F401 - fixtures
+from tests.service.test_keys import bearer, with_keys
 
 CAT = {"prompt": "a cat", "model": MODEL}
 REFUSALS = "atelier_jobs_refused_total"
@@ -218,7 +218,7 @@ async def test_tenants_are_labelled_by_class(
     queue: Queue,
     redis_url: str,
     pool: StandIn,
-    keys: object,  # noqa: F811
+    keys: object,
 ) -> None:
     named = {
         "tenant-0": TenantSettings(metrics_class="gold"),

@@ -42,13 +42,6 @@ def settings(settings: Settings, redis_url: str) -> Settings:
 
 
 @pytest.fixture
-async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-    yield keys
-    await keys.close()
-
-
-@pytest.fixture
 async def acme(app: FastAPI, keys: ApiKeys, queue: Queue) -> AsyncIterator[httpx.AsyncClient]:
     await queue.register("pool", TAKING, ready=True)
     async with await client(app, keys, "acme") as http:

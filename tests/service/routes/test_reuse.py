@@ -17,9 +17,7 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 from tests.service.standin import MODEL, SPEC, StandIn, picture
-from tests.service.test_keys import client, keys, with_keys
-
-__all__ = ["keys"]
+from tests.service.test_keys import client, with_keys
 
 CAT = {"prompt": "a cat", "model": MODEL, "seed": 7}
 WAIT = {"Prefer": "wait"}

@@ -104,7 +104,7 @@ async def test_a_canceled_image_ends_after_a_step(
     few = {**fields, "num_inference_steps": STEPS}
     output = await engine.generate(few, {})
     assert record.rows[0].is_ended and record.rows[0].done < 40
-    assert np.array_equal(output.pixels, called(pipelines.own, few)), "the next is unaffected"
+    assert np.array_equal(output.pixels, called(pipelines.default, few)), "the next is unaffected"
 
 
 async def test_previews_are_small_images(
@@ -121,11 +121,11 @@ async def test_previews_are_small_images(
     output = await engine.generate(fields, {}, Previewed())
     shown = await previews[0]
     assert shown is None or shown.shape == (16, 16, 3)
-    assert np.array_equal(output.pixels, called(pipelines.own, fields)), "no bit depends on it"
+    assert np.array_equal(output.pixels, called(pipelines.default, fields)), "no bit depends on it"
     latents = torch.zeros(1, 4, 128, 64)
-    small = pipelines.preview(pipelines.own, (128, 256), latents)
+    small = pipelines.preview(pipelines.default, (128, 256), latents)
     assert small is not None and small.shape == (64, 32, 3)
-    assert pipelines.preview(pipelines.own, (16, 16), torch.zeros(1, 4, 2, 8, 8)) is None
+    assert pipelines.preview(pipelines.default, (16, 16), torch.zeros(1, 4, 2, 8, 8)) is None
 
 
 async def test_what_a_pipeline_refuses_is_an_invalid_request(
@@ -155,7 +155,7 @@ async def test_errors_of_torch(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    monkeypatch.setattr(pipelines.own.unet, "forward", fail)
+    monkeypatch.setattr(pipelines.default.unet, "forward", fail)
     with pytest.raises(GenerationFailed) as failed:
         await engine.generate(request(pipelines.spec, "text-to-image"), {})
     assert failed.value.error.code == code
@@ -168,7 +168,7 @@ async def test_a_failed_device_ends_the_engine(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise torch.AcceleratorError("device-side assert", 0)
 
-    monkeypatch.setattr(pipelines.own.unet, "forward", fail)
+    monkeypatch.setattr(pipelines.default.unet, "forward", fail)
     for _ in range(2):
         with pytest.raises(EngineFailed):
             await engine.generate(request(pipelines.spec, "text-to-image"), {})

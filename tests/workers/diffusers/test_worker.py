@@ -20,7 +20,7 @@ from tests.workers.jobs import ended, pixels, reached
 from tests.workers.polling import DEADLINE_S, until
 from workers.diffusers.engine import DiffusersEngine
 from workers.diffusers.load import LoadedPipelines
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 
 pytestmark = pytest.mark.filterwarnings("ignore:::diffusers", "ignore:::transformers")
 
@@ -49,7 +49,7 @@ async def at_work(
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """Run a worker; it has ended when the context exits."""
     pool = PoolSettings(model="sd", preview_every_s=0, **settings)
-    worker = Worker("sd", engine, queue, store, pool, lease_s=3.0)
+    worker = Worker("sd", WorkerParts(engine, queue, store), pool, lease_s=3.0)
     spec = engine.pipeline.spec
     task = asyncio.create_task(worker.run([{**spec.defaults, "prompt": "", "seed": 0}]))
     try:
@@ -75,7 +75,7 @@ async def test_jobs_become_files(
         listed = (await queue.models())["sd"]
     for number, made in enumerate(await pixels(store, plain)):
         fields = {**plain.request, "seed": 5 + number}
-        assert np.array_equal(made, called(pipelines.own, fields))
+        assert np.array_equal(made, called(pipelines.default, fields))
     (made,) = await pixels(store, redrawn)
     direct = called(pipelines.by_task["image-to-image"], redrawn.request, image=image)
     assert np.array_equal(made, direct)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from deploy.bench.engine.adapters import layers_by_name
 from models.adapters.install import install_banks
 from models.adapters.names_of import names_of
 from models.spec.lora import PAGE_RANK, pages_of
-from tests.families.adapters import plain_names
 from tests.workers.plan.conftest import DEMO
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.plan.estimate import abstract_layout, estimate, weight_bytes
@@ -43,7 +43,7 @@ def bank_bytes(pipeline: Any, pages: int, itemsize: int) -> int:
     return itemsize * sum(
         pages * (PAGE_RANK * (_inputs(shape) + shape.out_features) + shape.out_features)
         for network in names_of(pipeline).networks
-        for _, shape in plain_names(network)
+        for _, shape in layers_by_name(network)
     )
 
 

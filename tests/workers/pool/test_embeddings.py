@@ -27,7 +27,7 @@ from workers.engine.engine import Engine
 from workers.loading.loras import digest_of
 from workers.loading.model import MeshSlice
 from workers.pool.process import prepared_loras
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 
 MODEL = "sdxl-demo"
 DEMO = Path(__file__).parents[3] / "models/demo/sdxl"
@@ -104,7 +104,7 @@ async def test_embeddings_of_settings_and_tenants_change_images(
     assert errors["mood"] is None and "none" in str(errors["none"])
     assert "none of its layers belongs to this model" in str(errors["lora"])
     engine = Engine(pipeline, layout, 2, lora_files=files.find)
-    worker = Worker("demo", engine, queue, store, POOL, 3.0)
+    worker = Worker("demo", WorkerParts(engine, queue, store), POOL, 3.0)
     task = asyncio.create_task(worker.run([]))
     try:
         for item in jobs:

@@ -31,7 +31,7 @@ from workers.engine.engine import Engine
 from workers.loading.loras import digest_of
 from workers.loading.model import MeshSlice
 from workers.pool.process import prepared_loras
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerParts
 
 MODEL = "flux-demo"
 POOL = PoolSettings(model=MODEL, slots=4, preview_every_s=0, store_patience_s=0.5)
@@ -70,7 +70,7 @@ async def pool(
 ) -> AsyncIterator[Pipeline]:
     adapters = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)
     engine = Engine(pipeline, layout, 4, lora_files=adapters.find)
-    worker = Worker("demo", engine, queue, store, POOL, 3.0)
+    worker = Worker("demo", WorkerParts(engine, queue, store), POOL, 3.0)
     task = asyncio.create_task(worker.run([]))
     try:
         yield pipeline

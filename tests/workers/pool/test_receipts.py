@@ -27,7 +27,7 @@ from workers.pool import worker
 from workers.pool.process import run_all
 from workers.pool.quality_samples import QualitySamples, ServedOutput
 from workers.pool.time_sharing import ResidentModels
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerOptions, WorkerParts
 from workers.programs.step_latency import TRIALS
 
 FAST = "fast"
@@ -147,7 +147,13 @@ async def test_receipt_yields_to_a_job_of_another_model(
         pool = PoolSettings(model=toy.spec.name, receipts=1, preview_every_s=0)
         engine = Engine(toy, layout, 2)
         workers.append(
-            Worker("toys", engine, queue, store, pool, LEASE_S, time_sharing=time_sharing)
+            Worker(
+                "toys",
+                WorkerParts(engine, queue, store),
+                pool,
+                LEASE_S,
+                WorkerOptions(time_sharing=time_sharing),
+            )
         )
         await time_sharing.join(workers[-1])
     task = asyncio.create_task(run_all(workers, [[gated]] * 2, [[]] * 2, time_sharing))

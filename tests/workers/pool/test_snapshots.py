@@ -19,7 +19,7 @@ from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.running_worker import at_work, has_step, swept
 from tests.workers.toy import SPEC, ToyPipeline, reference
-from workers.pool.snapshot_store import PAUSE_S
+from workers.pool.snapshots import PAUSE_S
 from workers.programs.batch_sizes import BatchSizes, exact
 
 

@@ -27,7 +27,7 @@ from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.pool.process import run_all
 from workers.pool.time_sharing import CHECK_EVERY_S, ResidentModels, TimeSharedModels, next_model
-from workers.pool.worker import Worker
+from workers.pool.worker import Worker, WorkerOptions, WorkerParts
 
 ENDLESS = 200_000
 """Number of steps of a job that does not end within a test."""
@@ -82,9 +82,8 @@ async def by_turns(
     for name in names:
         pool = PoolSettings(model=name, **{**defaults, **settings})
         engine = Engine(Named(name), layout, pool.slots or 1)
-        workers[name] = Worker(
-            "toys", engine, queue, store, pool, LEASE_S, time_sharing=time_sharing
-        )
+        parts, options = WorkerParts(engine, queue, store), WorkerOptions(time_sharing=time_sharing)
+        workers[name] = Worker("toys", parts, pool, LEASE_S, options)
         await time_sharing.join(workers[name])
     task = asyncio.create_task(
         run_all([*workers.values()], [[{}]] * len(names), [[]] * len(names), time_sharing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ class Network(nnx.Module):
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
-        self.blocks = stack(lambda rngs: linear(WIDTH, WIDTH, AXES, rngs=rngs), LAYERS, rngs)
+        self.blocks = stack(partial(linear, WIDTH, WIDTH, AXES), LAYERS, rngs=rngs)
         self.alone = linear(WIDTH, 5, AXES, rngs=rngs)
         self.window = conv(WIDTH, WIDTH, WINDOW, rngs=rngs)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests.lab.demo.training.test_train import TINY_SDXL, untrained
 
 from lab.demo.recipes.controls import CONFIG, stored_config
 from lab.demo.recipes.sdxl import Sdxl
 from lab.demo.training import control
 from lab.demo.training.frozen_base import TrainingRun, training_data
 from lab.demo.training.prompts import Prompts
+from lab.tests.demo.training.test_train import TINY_SDXL, untrained
 from models.sdxl.control_config import ControlNetConfig
 from models.weights.loader import flat_parameters
 

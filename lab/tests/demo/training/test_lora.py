@@ -7,12 +7,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tests.lab.demo.training.test_train import TINY_FLUX, untrained
 
 from lab.demo.recipes import flux
 from lab.demo.training import lora
 from lab.demo.training.frozen_base import training_data
 from lab.demo.training.prompts import Prompts
+from lab.tests.demo.training.test_train import TINY_FLUX, untrained
 from models.flux.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
 

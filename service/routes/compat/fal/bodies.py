@@ -12,11 +12,11 @@ from service.errors.field_paths import UNION_TAG
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
 from service.routes.compat.endpoint import (
-    CONTENT_POLICY,
     OBJECT,
     TEXT,
     CompatibleRequestBody,
     TextOrObject,
+    code_of,
     kind_of_value,
 )
 from service.schemas.examples import Example, schema_example
@@ -219,11 +219,6 @@ class FalError(BaseModel):
     """Message: what happened and what to do."""
     error_type: str
     """Kind of the error, for programs."""
-
-
-def code_of(problem: Problem) -> str:
-    """Return the problem's code as fal's API names it."""
-    return CONTENT_POLICY.get(problem.code, problem.code)
 
 
 def error_form(problem: Problem) -> Response:

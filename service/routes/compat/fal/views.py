@@ -8,7 +8,8 @@ from service.jobs.model.job import Job, JobState, Output
 from service.responses.render import problem_without_output
 from service.routes.compat import addresses
 from service.routes.compat.call import Call
-from service.routes.compat.fal.bodies import FalFile, FalResult, FalStatus, FalSubmitted, code_of
+from service.routes.compat.endpoint import code_of
+from service.routes.compat.fal.bodies import FalFile, FalResult, FalStatus, FalSubmitted
 
 
 def submitted(call: Call, app: str, job: Job) -> FalSubmitted:

@@ -57,7 +57,7 @@ class BatchRequest(CompatibleRequestBody):
 
     @field_validator("endpoint")
     @classmethod
-    def _known(cls, endpoint: str) -> str:
+    def _check_endpoint(cls, endpoint: str) -> str:
         if endpoint not in ENDPOINTS:
             raise ValueError(f"must be one of {', '.join(ENDPOINTS)}")
         return endpoint

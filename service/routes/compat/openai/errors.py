@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem, problem_body
 from service.routes.compat import documents
-from service.routes.compat.endpoint import CONTENT_POLICY
+from service.routes.compat.endpoint import code_of
 from service.schemas.response import OpenAIErrorView
 
 ADMITTING = tuple(status for status in documents.ADMITTING if status != 422)
@@ -26,11 +26,6 @@ class OpenAIError(BaseModel):
 
     error: OpenAIErrorView
     """The error itself."""
-
-
-def code_of(problem: Problem) -> str:
-    """Return the problem's code as OpenAI's API names it."""
-    return CONTENT_POLICY.get(problem.code, problem.code)
 
 
 def error_of(problem: Problem) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from pydantic import ConfigDict
 from service.errors.problems import Problem
 from service.jobs.model.job import FieldWarning, Job
 from service.jobs.queue import Event
+from service.routes.compat.endpoint import code_of
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.errors import code_of
 from service.routes.compat.openai.image_answers import image_properties, tokens_of
 from service.routes.compat.openai.image_stream import PartialImages, preview_of
 from service.routes.compat.openai.job_stream import sent_event

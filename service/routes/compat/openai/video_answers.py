@@ -11,8 +11,8 @@ from pydantic import ConfigDict
 
 from service.jobs.model.job import Job, JobState
 from service.responses.render import problem_without_output
+from service.routes.compat.endpoint import code_of
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.errors import code_of
 from service.routes.compat.openai.video_requests import REMIXED_FROM
 from service.schemas.examples import schema_example as shown_example
 from service.schemas.response import View

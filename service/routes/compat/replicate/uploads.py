@@ -25,7 +25,7 @@ from service.http.json_reader import parse_object
 from service.http.negotiation import JSON
 from service.routes.compat.call import Call
 from service.routes.compat.forms import HeldPart, in_base64
-from service.schemas.response import timestamp
+from service.tracing.log_format import rfc3339
 
 TEXT_BYTES = 2**16
 """Maximum size of `metadata`, which the response repeats."""
@@ -78,7 +78,7 @@ class Upload:
             "etag": digest,
             "checksums": {"sha256": digest},
             "metadata": metadata,
-            "created_at": timestamp(time.time()),
+            "created_at": rfc3339(time.time()),
             "expires_at": None,
             "urls": {"get": f"data:{content_type};base64,{in_base64(data)}"},
         }

@@ -7,7 +7,7 @@ from service.responses.render import problem_without_output
 from service.routes.compat import addresses
 from service.routes.compat.call import Call
 from service.routes.compat.replicate.bodies import Prediction, Status
-from service.schemas.response import timestamp
+from service.tracing.log_format import rfc3339
 
 OWNER = "atelier"
 """Owner of all models in responses; requests may name any owner."""
@@ -35,9 +35,9 @@ async def prediction(call: Call, job: Job) -> Prediction:
         logs=_logs(job),
         error=_error(job),
         metrics={"predict_time": job.usage.device_seconds} if job.state.ended else {},
-        created_at=timestamp(job.created_at),
-        started_at=job.started_at and timestamp(job.started_at),
-        completed_at=job.finished_at and timestamp(job.finished_at),
+        created_at=rfc3339(job.created_at),
+        started_at=job.started_at and rfc3339(job.started_at),
+        completed_at=job.finished_at and rfc3339(job.finished_at),
         urls={"get": get, "cancel": f"{get}/cancel"},
     )
 

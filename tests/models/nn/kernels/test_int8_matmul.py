@@ -193,7 +193,7 @@ def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"fsdp": 2}])
 def test_scan_reads_kernels_in_place(sizes: dict[str, int]) -> None:
     """The scan copies a layer's kernel only if the layout gathers it for each layer."""
-    layers = stack(lambda rngs: linear(256, 256, ("embed", "mlp"), rngs=rngs), 3, nnx.Rngs(0))
+    layers = stack(partial(linear, 256, 256, ("embed", "mlp")), 3, rngs=nnx.Rngs(0))
     values, scale = rounded(layers.kernel[...], jnp.int8)
     axes = ("layers", "embed", "mlp")
     layers.eight = EightBitKernel(

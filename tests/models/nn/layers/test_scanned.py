@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from models.parallel.trace_options import TraceOptions
 
 
 def test_without_a_loop_the_numbers_are_the_same() -> None:
-    layers = stack(lambda rngs: linear(3, 3, (None, None), rngs=rngs), 4, nnx.Rngs(0))
+    layers = stack(partial(linear, 3, 3, (None, None)), 4, rngs=nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(1), (2, 3))
 
     def run(x: jax.Array) -> jax.Array:

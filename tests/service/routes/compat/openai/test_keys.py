@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, NotFoundError, RateLimitError
-from redis.asyncio import Redis
 
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
@@ -22,13 +19,6 @@ from tests.service.test_keys import with_keys
 def settings(settings: Settings, redis_url: str) -> Settings:
     tenants = {"zoo": TenantSettings(max_queued=1)}
     return with_keys(settings, redis_url).model_copy(update={"tenants": tenants})
-
-
-@pytest.fixture
-async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-    yield keys
-    await keys.close()
 
 
 def client_with(wire: httpx.AsyncClient, key: str) -> AsyncOpenAI:
