@@ -126,8 +126,10 @@ lint-deploy: $(CHECKOV)/.ran $(HELM)/.ran $(RAN)-test ## the Kubernetes overlays
 	@rm -rf build/k8s && mkdir -p build/k8s
 	@for overlay in deploy/k8s/overlays/*; do \
 		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
-	@$(BIN)/python -m tests.deploy.k8s.values | $(HELM)/bin/helm template atelier deploy/helm/atelier \
-		--namespace pictures --values - --set site.project=P --set site.region=R > build/k8s/chart.yaml
+	@for redis in pod sentinel; do $(BIN)/python -m tests.deploy.k8s.values | \
+		$(HELM)/bin/helm template atelier deploy/helm/atelier --namespace pictures --values - \
+		--set site.project=P --set site.region=R --set redis=$$redis \
+		> build/k8s/chart-$$redis.yaml || exit 1; done
 	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
 
 format: $(RAN)-test $(NODE)/node_modules/.ran ## what of it can be mended by itself

@@ -120,9 +120,14 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "deploy/bench/engine/test_measure.py": ("test_rounds_alternate_with_and_without_adapters",),
     "deploy/bench/serving/test_serve.py": ("test_interrupt_prints_the_partial_report",),
     "deploy/cli/test_calibrate.py": (),
+    "deploy/k8s/test_sentinel.py": (
+        "test_pods_elect_keep_and_hand_over_a_primary",
+        "test_servers_and_sentinels_read_a_changed_secret",
+    ),
     "e2e/test_control_video.py": (),
     "e2e/test_endpoint_edits.py": (),
     "e2e/test_eta.py": (),
+    "e2e/test_redis_failover.py": (),
     "e2e/test_reproducibility.py": ("test_the_same_bytes_of_every_family",),
     "e2e/test_failures.py": (
         "test_job_survives_a_pool_crash",

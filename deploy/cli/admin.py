@@ -37,6 +37,8 @@ def add(commands: Commands) -> None:
     ):
         act = _add(acts, name, about, _of_jobs(name), has_reason=True)
         act.add_argument("ids", nargs="+", metavar="ID", help="job id (job_…)")
+    delete = _add(acts, "delete", "delete jobs of any tenant, with their outputs", _delete, True)
+    delete.add_argument("ids", nargs="+", metavar="ID", help="job id (job_…)")
     for name, about in (
         ("pause", "let a model, a pool or a worker claim no jobs"),
         ("drain", "pause it, and suspend its running jobs"),
@@ -51,6 +53,9 @@ def add(commands: Commands) -> None:
     ):
         act = _add(acts, name, about, _sleep(name), has_reason=True)
         act.add_argument("name", metavar="NAME", help="the pool's name, or a worker's")
+    loras = _add(acts, "loras", "list the adapters that a tenant has uploaded", _loras)
+    loras.add_argument("tenant", metavar="TENANT", help="owner of the adapters")
+    loras.add_argument("--json", action="store_true", help="print JSON, one adapter per line")
     evict = _add(acts, "evict", "delete an adapter that a tenant has uploaded", _evict, True)
     evict.add_argument("tenant", metavar="TENANT", help="owner of the adapter")
     evict.add_argument("name", metavar="NAME", help="the adapter's name")
@@ -121,6 +126,14 @@ def _of_jobs(act: str) -> Act:
     return run
 
 
+def _delete(client: Client, args: argparse.Namespace) -> int:
+    for job_id in args.ids:
+        path = f"jobs/{quote(job_id, safe='')}"
+        client.admin("DELETE", path, params={"reason": args.reason})
+        say(f"deleted {job_id}")
+    return 0
+
+
 def _pause(act: str) -> Act:
     def run(client: Client, args: argparse.Namespace) -> int:
         body: dict[str, Any] = {"reason": args.reason}
@@ -152,6 +165,14 @@ def _sleep(act: str) -> Act:
         return 0
 
     return run
+
+
+def _loras(client: Client, args: argparse.Namespace) -> int:
+    for row in client.admin("GET", "loras", params={"tenant": args.tenant})["data"]:
+        why = f"  {row['error']}" if row["error"] else ""
+        line = f"{row['name']}  {row['model']}  {row['bytes']} bytes  {row['digest']}{why}"
+        print(json.dumps(row) if args.json else line)
+    return 0
 
 
 def _evict(client: Client, args: argparse.Namespace) -> int:

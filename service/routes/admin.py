@@ -27,12 +27,14 @@ from service.routes.documented_responses import json_body, problems
 from service.schemas.admin import (
     AdminJobPage,
     AdminJobView,
+    AdminLoraPage,
     OverviewView,
     PauseRequest,
     PausesView,
     Reason,
     SleepsView,
     view_job,
+    view_loras,
     view_pauses,
     view_sleeps,
     view_waiting,
@@ -74,6 +76,9 @@ Day = Annotated[
 ]
 JobId = Annotated[str, Path(description="A job's `id`.")]
 Things = Annotated[Literal["models", "pools"], Path(description="Kind of what to pause or resume.")]
+WhyDeleted = Annotated[
+    str, Query(alias="reason", max_length=500, description="Reason, for the audit log.")
+]
 PoolName = Annotated[
     str,
     Path(
@@ -181,6 +186,19 @@ async def requeue_job(
     return view_job(job)
 
 
+@router.delete("/jobs/{job_id}", status_code=204, responses=problems(401, 403, 404, 503))
+async def delete_any_job(
+    job_id: JobId, front: Front, operator: OperatorOfCall, reason: WhyDeleted = ""
+) -> Response:
+    """Delete any tenant's job with its outputs; a job that has not ended is canceled first."""
+    async with _audit(front).recording(operator, "delete job", job_id, reason):
+        job = await front.queue.get(job_id)
+        if job is None:
+            raise no_such_job(job_id)
+        await front.delete(job)
+    return Response(status_code=204)
+
+
 @router.post("/{things}/{name:path}/pause", responses=PAUSES, **json_body("PauseRequest"))
 async def pause_things(
     things: Things, name: Name, request: Request, front: Front, operator: OperatorOfCall
@@ -252,13 +270,25 @@ async def wake_pool(
     return SleepsView(data=view_sleeps(await front.queue.sleeps()))
 
 
+@router.get("/loras", responses=READS)
+async def list_tenant_loras(
+    front: Front,
+    operator: OperatorOfCall,
+    tenant: Annotated[
+        str, Query(min_length=1, max_length=200, description="Tenant that owns the adapters.")
+    ],
+) -> AdminLoraPage:
+    """List the adapters that a tenant uploaded, by name."""
+    return view_loras((await front.queue.loras(tenant)).values())
+
+
 @router.delete("/loras/{tenant}/{name}", status_code=204, responses=problems(401, 403, 404, 503))
 async def evict_lora(
     tenant: Annotated[str, Path(description="Tenant that owns the adapter.")],
     name: Annotated[str, Path(description="The adapter's `name`.")],
     front: Front,
     operator: OperatorOfCall,
-    reason: Annotated[str, Query(max_length=500, description="Reason, for the audit log.")] = "",
+    reason: WhyDeleted = "",
 ) -> Response:
     """Delete an adapter that a tenant uploaded. Jobs that wait for it fail with `lora_gone`."""
     async with _audit(front).recording(operator, "evict adapter", f"{tenant}/{name}", reason):

@@ -37,7 +37,7 @@ CAPACITY = ("none", "some", "spot")
 WEIGHTS = Choice("$.Values.weights", ("gcs-fuse", "hyperdisk-ml", "pvc"))
 WHERE = (
     WEIGHTS,
-    Choice("$.Values.redis", ("pod", "memorystore", "external")),
+    Choice("$.Values.redis", ("pod", "sentinel", "memorystore", "external")),
     Choice("$tracing", ("false", "true")),
 )
 """Choices for a whole cluster."""
@@ -52,6 +52,10 @@ ENV = '(include "atelier.env" $)'
 OF_MODEL = '(dict "model" . "Files" $.Files)'
 EXPRESSIONS: Mapping[str, str] = {
     "namespace": "{{ $.Release.Namespace }}",
+    "pools": "{{ $pools }}",
+    "uid": "{{ $uid }}",
+    "nonroot": "{{ not $.Values.tpu_root }}",
+    "dropped": "{{ $dropped }}",
     "place": "{{ $place }}",
     "pool": "{{ $pool }}",
     "model": "{{ .name }}",
@@ -87,6 +91,9 @@ HEAD = """\
 {{- /* Written by `make chart` from deploy/k8s. */ -}}
 {{- $site := include "atelier.site" $ | fromYaml -}}
 {{- $tracing := $.Values.tracing | toString -}}
+{{- $pools := include "atelier.pools-namespace" $ -}}
+{{- $uid := ternary 0 10001 $.Values.tpu_root -}}
+{{- $dropped := ternary "NET_RAW" "ALL" $.Values.tpu_root -}}
 """
 EACH_POOL = f"""\
 {{{{- $place := include "atelier.place" $ -}}}}
@@ -99,8 +106,11 @@ EACH_POOL = f"""\
 
 Object = dict[str, Any]
 
-NUMBERS = ("zz-min-zz", "zz-max-zz", "zz-hosts-zz")
-"""Tokens of values that are numbers in YAML, too."""
+NUMBERS = ("zz-min-zz", "zz-max-zz", "zz-hosts-zz", "zz-uid-zz", "zz-nonroot-zz")
+"""Tokens of values that are numbers or booleans in YAML, too."""
+TPU_ROOT = K8S / "components" / "tpu-root"
+OF_ROOT = {"atelier-tpu": "pools", "atelier": "namespace"}
+"""Tokens in place of the namespaces in components/tpu-root."""
 
 
 class _Quoting(Dumper):
@@ -142,6 +152,7 @@ class _Machine:
     cpu_limit: str = token("cpulimit")
     memory_gib: str = token("memory")
     memory_limit_gib: str = token("memorylimit")
+    machine_chips: int = 8
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,7 @@ class _Values:
     place: str = token("place")
     about: str = ""
     rules: str = "none"
+    tpu_root: bool = False
     backup: Backup = field(default_factory=Backup)
     redis_host: str = ""
     redis_url: str = ""
@@ -243,7 +255,64 @@ def _rendered(folder: Path) -> Iterator[Object]:
         objects = json.loads(json.dumps(objects).replace(f'"{name}"', f'"{name[:-11]}"'))
     for item in objects:
         if LOCAL not in item["metadata"].get("annotations", {}):
-            yield item
+            yield _of_pools(item)
+
+
+def _of_pools(item: Object) -> Object:
+    """Put tokens where components/tpu-root changes a pool's object."""
+    if item["kind"] == "PersistentVolume":
+        item["spec"]["claimRef"]["namespace"] = token("pools")
+    if item["metadata"].get("labels", {}).get("app.kubernetes.io/component") != "pool":
+        return item
+    item["metadata"]["namespace"] = token("pools")
+    for template in _templates(item):
+        pod = template["spec"]
+        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), token("uid"))
+        pod["securityContext"] |= {"runAsNonRoot": token("nonroot"), **ids}
+        pod["containers"][0]["securityContext"]["capabilities"] = {"drop": [token("dropped")]}
+        (cache,) = (source for source in pod["volumes"] if source["name"] == "compile-cache")
+        attributes = cache["csi"]["volumeAttributes"]
+        options = attributes["mountOptions"].split(",")[2:]
+        mine = (f"uid={token('uid')}", f"gid={token('uid')}")
+        attributes["mountOptions"] = ",".join((*mine, *options))
+    return item
+
+
+def _templates(item: Object) -> list[Object]:
+    """Return the pod templates of a workload; empty for other objects."""
+    if item["kind"] == "LeaderWorkerSet":
+        return [*_of_slice(item["spec"])]
+    return [item["spec"]["template"]] if item["kind"] == "Deployment" else []
+
+
+def _of_root(
+    cluster: Mapping[tuple[str, str], Mapping[Case, Object]], cases: Iterable[Case]
+) -> str:
+    """Return the template of what components/tpu-root adds: its own objects, and copies."""
+    added = [*yaml.safe_load_all((TPU_ROOT / "redis.yaml").read_text())]
+    documents = [quoting(_renamed(item)) for item in added]
+    for copy in yaml.safe_load_all((TPU_ROOT / "copies.yaml").read_text()):
+        name = copy["metadata"]["name"]
+        variants = {case: item["spec"] for case, item in cluster["NetworkPolicy", name].items()}
+        body = Merger(WHERE, quoting).document(
+            {case: {**_renamed(copy), "spec": spec} for case, spec in variants.items()},
+            cases,
+            head="",
+        )
+        documents.append(body)
+    body = "".join(f"---\n{document}" for document in documents)
+    return f"{HEAD}{{{{- if $.Values.tpu_root }}}}\n{filled_in(body)}{{{{- end }}}}\n"
+
+
+def _renamed(item: Object) -> Object:
+    """Put tokens in place of the namespaces of components/tpu-root."""
+    text = json.dumps(item)
+    for name, name_token in OF_ROOT.items():
+        text = text.replace(f'"{name}"', f'"{token(name_token)}"')
+    renamed: Object = json.loads(
+        text.replace("redis.atelier.svc", f"redis.{token('namespace')}.svc")
+    )
+    return renamed
 
 
 def _hashed(objects: Iterable[Object]) -> Iterator[str]:
@@ -266,8 +335,7 @@ def _digest(objects: Iterable[Object], name: str) -> str:
 def _summed(workload: Object, digest: str) -> Object:
     """Annotate a workload's pods with a digest of their settings, so that changes restart them."""
     spec = workload["spec"]
-    templates = [spec["template"]] if "template" in spec else [*_of_slice(spec)]
-    for template in templates:
+    for template in [spec["template"]] if "template" in spec else _of_slice(spec):
         annotations = template["metadata"].get("annotations", {})
         metadata = {**template["metadata"], "annotations": {SUM: digest, **annotations}}
         template["metadata"] = dict(sorted(metadata.items()))
@@ -320,6 +388,7 @@ def generated() -> Mapping[str, str]:
             for key, variants in cluster.items()
             if key not in by_hand and key[0] != "Namespace"
         ),
+        "templates/tpu-root.yaml": _of_root(cluster, where),
         "templates/pools.yaml": HEAD
         + EACH_POOL
         + "".join(

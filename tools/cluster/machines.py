@@ -34,6 +34,8 @@ class Machine:
     """Memory request of a pod."""
     memory_limit_gib: int
     """Memory limit of a pod, without the GCS FUSE sidecar."""
+    machine_chips: int
+    """Chips of the machine; its pods share them."""
 
     @property
     def cpu_limit(self) -> int:
@@ -49,36 +51,76 @@ class Machine:
 
 
 def _tpu(
-    accelerator: str, type: str, topology: str, chips: int, memory_gib: int = 128
-) -> Iterator[tuple[str, Machine]]:
-    """Yield a slice on machines of `chips` chips."""
+    accelerator: str, type: str, topology: str, chips: int, memory_gib: int = 128, cpu: int = 32
+) -> tuple[str, Machine]:
+    """Return a slice on machines of `chips` chips."""
     hosts = prod(map(int, topology.split("x"))) // chips
-    sizes = {"cpu": 32, "memory_gib": memory_gib, "memory_limit_gib": 2 * memory_gib}
-    yield topology, Machine(type, "tpu", accelerator, topology, chips, hosts, **sizes)
+    sizes = (cpu, memory_gib, 2 * memory_gib, chips)
+    return topology, Machine(type, "tpu", accelerator, topology, chips, hosts, *sizes)
 
 
-def _gpus(accelerator: str, type: str) -> Iterator[tuple[str, Machine]]:
+def _shares(accelerator: str, type: str) -> Iterator[tuple[str, Machine]]:
     """Yield shares of a machine of eight GPUs."""
     for count in (1, 2, 4, 8):
         cpu, memory = max(12, 8 * count), (max(96, 32 * count), max(128, 64 * count))
-        yield str(count), Machine(type, "cuda", accelerator, str(count), count, 1, cpu, *memory)
+        yield str(count), Machine(type, "cuda", accelerator, str(count), count, 1, cpu, *memory, 8)
+
+
+def _gpus(accelerator: str, types: Mapping[int, tuple[str, int, int]]) -> dict[str, Machine]:
+    """Return whole machines by their number of GPUs: type, CPU and memory requests."""
+    return {
+        str(count): Machine(
+            type, "cuda", accelerator, str(count), count, 1, cpu, memory, 2 * memory, count
+        )
+        for count, (type, cpu, memory) in types.items()
+    }
 
 
 MACHINES: Mapping[str, Mapping[str, Machine]] = {
-    "v5e": dict(_tpu("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", "2x4", 8, memory_gib=64)),
-    "v6e": {
-        **dict(_tpu("tpu-v6e-slice", "ct6e-standard-8t", "2x4", 8)),
-        **dict(_tpu("tpu-v6e-slice", "ct6e-standard-4t", "4x4", 4)),
-    },
-    "v5p": {
-        **dict(_tpu("tpu-v5p-slice", "ct5p-hightpu-4t", "2x2x1", 4)),
-        **dict(_tpu("tpu-v5p-slice", "ct5p-hightpu-4t", "2x2x2", 4)),
-    },
-    "tpu7x": {
-        **dict(_tpu("tpu7x", "tpu7x-standard-4t", "2x2x1", 4)),
-        **dict(_tpu("tpu7x", "tpu7x-standard-4t", "2x2x2", 4)),
-    },
-    "h100": dict(_gpus("nvidia-h100-80gb", "a3-highgpu-8g")),
-    "h200": dict(_gpus("nvidia-h200-141gb", "a3-ultragpu-8g")),
+    "v4": dict(
+        _tpu("tpu-v4-podslice", "ct4p-hightpu-4t", topology, 4) for topology in ("2x2x1", "2x2x2")
+    ),
+    "v5e": dict(
+        (
+            _tpu("tpu-v5-lite-podslice", "ct5lp-hightpu-4t", "2x2", 4, memory_gib=64),
+            _tpu("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", "2x4", 8, memory_gib=64),
+            _tpu("tpu-v5-lite-podslice", "ct5lp-hightpu-4t", "4x4", 4, memory_gib=64),
+        )
+    ),
+    "v6e": dict(
+        (
+            _tpu("tpu-v6e-slice", "ct6e-standard-1t", "1x1", 1, memory_gib=64, cpu=24),
+            _tpu("tpu-v6e-slice", "ct6e-standard-4t", "2x2", 4),
+            _tpu("tpu-v6e-slice", "ct6e-standard-8t", "2x4", 8),
+            _tpu("tpu-v6e-slice", "ct6e-standard-4t", "4x4", 4),
+        )
+    ),
+    "v5p": dict(
+        _tpu("tpu-v5p-slice", "ct5p-hightpu-4t", topology, 4) for topology in ("2x2x1", "2x2x2")
+    ),
+    "tpu7x": dict(
+        _tpu("tpu7x", "tpu7x-standard-4t", topology, 4) for topology in ("2x2x1", "2x2x2")
+    ),
+    "h100": dict(_shares("nvidia-h100-80gb", "a3-highgpu-8g")),
+    "h200": dict(_shares("nvidia-h200-141gb", "a3-ultragpu-8g")),
+    "a100-80": _gpus(
+        "nvidia-a100-80gb",
+        {
+            1: ("a2-ultragpu-1g", 10, 48),
+            2: ("a2-ultragpu-2g", 20, 96),
+            4: ("a2-ultragpu-4g", 40, 192),
+            8: ("a2-ultragpu-8g", 80, 384),
+        },
+    ),
+    "a100-40": _gpus(
+        "nvidia-tesla-a100",
+        {
+            2: ("a2-highgpu-2g", 20, 48),
+            4: ("a2-highgpu-4g", 40, 128),
+            8: ("a2-highgpu-8g", 80, 192),
+        },
+    ),
+    "l4": _gpus("nvidia-l4", {4: ("g2-standard-48", 40, 64), 8: ("g2-standard-96", 80, 128)}),
 }
-"""Machines by the names of `atelier plan`, chip and topology."""
+"""Machines by the names of `atelier plan`, chip and topology. Smaller ones, such as one v5e chip or
+one A100 of 40 GB, lack the memory for the weights' cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -29,7 +30,11 @@ GPU_ENV = [
 ]
 SPOT_GRACE_S = 15
 CLASS = "compute-class.yaml"
-REDIS = {"memorystore": "memorystore", "external": "redis-external"}
+REDIS = {
+    "sentinel": "redis-sentinel",
+    "memorystore": "memorystore",
+    "external": "redis-external",
+}
 """Components that replace the pod of Redis."""
 RULES = {"managed": "Rules", "operator": "PrometheusRule"}
 
@@ -78,6 +83,8 @@ def write(values: Values, name: str, k8s: Path = K8S) -> Path:
         raise ValuesError("site: kustomize has these names from deploy/k8s/site/site.env")
     if values.redis_host:
         raise ValuesError("redis_host: kustomize has it from deploy/k8s/components/memorystore")
+    if values.tpu_root:
+        raise ValuesError("tpu_root: kustomize has it as deploy/k8s/components/tpu-root")
     if values.redis_url or values.redis_network:
         raise ValuesError(
             "redis_url, redis_network: kustomize has them from deploy/k8s/components/redis-external"
@@ -106,8 +113,8 @@ def files(values: Values, name: str) -> Mapping[str, str]:
     contents = {"kustomization.yaml": f"{head}\n# {values.about}\n{plain(_overlay(values))}"}
     if values.frontend:
         contents["frontend.toml"] = values.frontend
-    if values.env:
-        contents["atelier.env"] = "".join(f"{key}={value}\n" for key, value in values.env.items())
+    if env := environment(values):
+        contents["atelier.env"] = "".join(f"{key}={value}\n" for key, value in env.items())
     for model in values.models:
         folder = f"pools/{model.pool_name}"
         contents[f"{folder}/kustomization.yaml"] = f"{head}\n{plain(_pool(values, model))}"
@@ -117,6 +124,16 @@ def files(values: Values, name: str) -> Mapping[str, str]:
     if values.rules != "none":
         contents["rules.yaml"] = rules.manifest(RULES[values.rules], values.chip_prices)
     return contents
+
+
+def environment(values: Values) -> Mapping[str, str]:
+    """Return the environment that an overlay adds to that of the base and the components."""
+    if values.redis != "sentinel":
+        return values.env
+    text = (K8S / "components" / REDIS["sentinel"] / "redis.env").read_text()
+    (url,) = re.findall(r"^ATELIER_REDIS__URL=(.+)$", text, re.MULTILINE)
+    url = url.replace(".atelier.svc:", f".{values.namespace}.svc:")
+    return {"ATELIER_REDIS__URL": url, **values.env}
 
 
 @cache
@@ -173,7 +190,7 @@ def _nodes(machine: Machine) -> Object:
     if machine.kind == "tpu":
         topology = {"count": machine.chips, "topology": machine.topology}
         return {"tpu": {"type": machine.accelerator, **topology}}
-    gpu = {"type": machine.accelerator, "count": 8, "driverVersion": "latest"}
+    gpu = {"type": machine.accelerator, "count": machine.machine_chips, "driverVersion": "latest"}
     return {"machineType": machine.type, "gpu": gpu}
 
 
@@ -188,7 +205,7 @@ def _overlay(values: Values) -> Object:
     transformers = [plain(ANYWHERE)] if any(model.capacity for model in values.models) else []
     if values.weights == "hyperdisk-ml":
         transformers.append(f"{COMPONENTS}/weights-hyperdisk-ml/by-namespace")
-    if values.env:
+    if environment(values):
         generators.append({"name": "atelier-env", "behavior": "merge", "envs": ["atelier.env"]})
     if values.frontend:
         files = ["atelier.toml=frontend.toml"]

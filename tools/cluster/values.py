@@ -295,8 +295,9 @@ class Values(Part):
     weights: Literal["gcs-fuse", "hyperdisk-ml", "pvc"] = "gcs-fuse"
     """Source of the weights: a bucket, a disk that many machines read, or a volume from the
     snapshot `atelier-weights`."""
-    redis: Literal["pod", "memorystore", "external"] = "pod"
-    """Redis of the queue: a pod with a disk, Memorystore, or another server of yours."""
+    redis: Literal["pod", "sentinel", "memorystore", "external"] = "pod"
+    """Redis of the queue: a pod with a disk, three pods with Sentinels, Memorystore, or another
+    server of yours."""
     redis_host: Quotable = ""
     """Address of the Memorystore; kustomize reads it from components/memorystore."""
     redis_url: str = Field("", pattern=REDIS_URL)
@@ -307,6 +308,9 @@ class Values(Part):
     reach; kustomize reads it from components/redis-external."""
     tracing: bool = False
     """Whether to send spans to Managed OpenTelemetry for GKE."""
+    tpu_root: bool = False
+    """Whether workers run as root, in a namespace of their own with the suffix `-tpu`, for TPUs
+    whose device files are root's; kustomize has components/tpu-root."""
     rules: Literal["managed", "operator", "none"] = "none"
     """Recording rules and alerts: for Google's Prometheus, for the Prometheus Operator, or none."""
     backup: Backup = Backup()

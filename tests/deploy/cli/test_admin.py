@@ -98,6 +98,25 @@ async def test_failed_jobs_say_why(run: Run, queue: Queue) -> None:
     assert code == 0 and out.startswith(job) and out.rstrip().endswith(FAILURE.code)
 
 
+async def test_a_job_of_any_tenant_is_deleted(run: Run, queue: Queue) -> None:
+    job = await put(queue, "acme")
+    code, _, err = await run("admin", "delete", job, "--reason", "a complaint")
+    assert code == 0 and err.strip() == f"deleted {job}"
+    assert await queue.get(job) is None
+    code, _, err = await run("admin", "delete", job)
+    assert code == atelier.EXIT_FAILED and "there is no job" in err
+    assert f"delete job  {job}: a complaint" in (await run("admin", "audit"))[1]
+
+
+async def test_adapters_of_a_tenant_are_listed(run: Run, queue: Queue) -> None:
+    await queue.record_lora("acme", INK, TenantSettings())
+    code, out, _ = await run("admin", "loras", "acme")
+    assert code == 0 and out.split()[:2] == [INK.name, INK.model]
+    code, out, _ = await run("admin", "loras", "acme", "--json")
+    assert json.loads(out)["digest"] == INK.digest
+    assert (await run("admin", "loras", "zoo"))[:2] == (0, "")
+
+
 async def test_an_adapter_is_evicted(run: Run, queue: Queue) -> None:
     await queue.record_lora("acme", INK, TenantSettings())
     code, _, err = await run("admin", "evict", "acme", INK.name, "--reason", "a claim")

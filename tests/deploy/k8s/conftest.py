@@ -17,6 +17,7 @@ VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "weights-pvc": ((WEIGHTS, "- ../../components/weights-pvc\n"),),
     "memorystore": ((WEIGHTS, f"{WEIGHTS}- ../../components/memorystore\n"),),
+    "redis-sentinel": ((WEIGHTS, f"{WEIGHTS}- ../../components/redis-sentinel\n"),),
     "redis-external": ((WEIGHTS, f"{WEIGHTS}- ../../components/redis-external\n"),),
     "tracing": ((WEIGHTS, f"{WEIGHTS}- ../../components/tracing\n"),),
 }
@@ -36,7 +37,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Object
     others."""
     folder = tmp_path_factory.mktemp
     result = {name: edited(folder(name), V6E, *edits) for name, edits in VARIANTS.items()}
-    for name in ("weights-hyperdisk-ml", "memorystore"):
+    for name in ("weights-hyperdisk-ml", "memorystore", "redis-sentinel"):
         result[f"{name}-root"] = edited(folder(name), f"{V6E}-root", *VARIANTS[name], of=V6E)
     result["values"] = rendered(write(ALL_WAYS, "values", copied(folder("values"))))
     for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):

@@ -32,8 +32,10 @@ class Pods:
 
     @property
     def container(self) -> Object:
-        (only,) = self.spec["containers"]
-        return only
+        """The first container; only pods of Redis with Sentinels have another."""
+        first, *others = self.spec["containers"]
+        assert not others or self.component == "redis"
+        return first
 
     @property
     def containers(self) -> list[Object]:
@@ -49,7 +51,11 @@ class Pods:
 
     @property
     def ports(self) -> dict[str, int]:
-        return {port["name"]: port["containerPort"] for port in self.container["ports"]}
+        return {
+            port["name"]: port["containerPort"]
+            for container in self.spec["containers"]
+            for port in container["ports"]
+        }
 
     def __str__(self) -> str:
         return f"{self.owner['kind']} {name_of(self.owner)} {self.role}".strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, te
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
+from tools.cluster import machines
 from workers.pool.running_jobs import SUSPENDING
 from workers.pool.worker import ENDING, SHUTDOWN_TIMEOUT_S
 from workers.slice.chips import GPU_SHARE
@@ -150,6 +152,45 @@ def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
         )
         memory_bytes = pods_per_machine * memory_gb * GIB
         assert memory_bytes <= TO_PODS * machine.memory_gb * 1e9
+
+
+TYPES: Mapping[str, tuple[int, int]] = {
+    "ct4p-hightpu-4t": (240, 407),
+    "ct5lp-hightpu-4t": (112, 192),
+    "ct6e-standard-1t": (44, 176),
+    "a2-ultragpu-1g": (12, 170),
+    "a2-ultragpu-2g": (24, 340),
+    "a2-ultragpu-4g": (48, 680),
+    "a2-ultragpu-8g": (96, 1360),
+    "a2-highgpu-2g": (24, 170),
+    "a2-highgpu-4g": (48, 340),
+    "a2-highgpu-8g": (96, 680),
+    "g2-standard-48": (48, 192),
+    "g2-standard-96": (96, 384),
+    **{machine.type: (machine.vcpus, machine.memory_gb) for machine in MACHINES.values()},
+}
+"""Processors and memory in GB of all machine types of the values."""
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology"),
+    [(chip, topology) for chip, sizes in machines.MACHINES.items() for topology in sizes],
+)
+def test_pods_of_every_chip_and_topology_fit_on_their_machine(chip: str, topology: str) -> None:
+    """Including the cache of the weights, which is the sidecar's memory."""
+    machine = machines.MACHINES[chip][topology]
+    vcpus, memory_gb = TYPES[machine.type]
+    pods = machine.machine_chips // machine.chips
+    assert pods * machine.chips == machine.machine_chips
+    assert pods * machine.cpu <= TO_PODS * vcpus
+    memory_bytes = pods * (machine.memory_gib + sidecar_gib()) * GIB
+    assert memory_bytes <= TO_PODS * memory_gb * 1e9
+
+
+def sidecar_gib() -> int:
+    (pods, *_) = pods_of(overlay("gke-tpu-v6e"), "pool")
+    text = pods.template["metadata"]["annotations"]["gke-gcsfuse/memory-request"]
+    return int(text.removesuffix("Gi"))
 
 
 def test_gpu_memory_fraction_matches_the_planner() -> None:

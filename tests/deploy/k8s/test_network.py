@@ -31,6 +31,7 @@ LIBTPU = (8471, 8476)
 """Ports of libtpu: GKE's default and LeaderWorkerSet's (TPU_PROCESS_PORT)."""
 TPU_METRICS = 8431
 """Port where libtpu serves metrics to GKE's collectors."""
+SENTINEL = 26379
 ALL_PORTS = {"protocol": "TCP", "port": 0}
 """Rule without ports."""
 PRIVATE = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16"}
@@ -100,6 +101,8 @@ def expected(name: str) -> set[Flow]:
         result |= {("frontend", "in", component, 8000) for component in LOAD_BALANCERS}
     if "tpu" in name:
         result.add(("pool", "in", "kube-system", TPU_METRICS))
+    if name.endswith("-root"):  # its policy is the same with Sentinels
+        result |= {("pool", "out", "redis", SENTINEL), ("redis", "in", "pool", SENTINEL)}
     if "multihost" in name:
         ports = (int(coordinator_port), 8477, *LIBTPU)
         result |= {
@@ -124,7 +127,8 @@ def test_trusted_proxies_match_the_allowed_load_balancers(name: str) -> None:
 
 def test_root_pools_have_the_same_network_access(variants: dict[str, tuple[Object, ...]]) -> None:
     for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):
-        assert flows(variants[f"{name}-root"]) == expected(name)
+        assert flows(variants[f"{name}-root"]) == expected(f"{name}-root")
+    assert flows(variants["redis-sentinel-root"]) == flows(variants["redis-sentinel"])
     assert flows(variants["memorystore-root"]) == flows(variants["memorystore"])
 
 
@@ -162,6 +166,24 @@ def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
         (component, "out", "REDIS_HOST/32", 6378) for component in ("frontend", "pool")
     }
     assert {flow[0] for flow in with_pod - without} == {"frontend", "pool", "redis"}
+
+
+def test_sentinels_are_reached_and_reach_each_other(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
+    added = flows(variants["redis-sentinel"]) - flows(overlay("gke-tpu-v6e"))
+    clients = {
+        (*flow, SENTINEL)
+        for component in ("frontend", "pool")
+        for flow in ((component, "out", "redis"), ("redis", "in", component))
+    }
+    among = {("redis", way, "redis", port) for way in ("in", "out") for port in (6379, SENTINEL)}
+    names = {
+        ("redis", "out", peer, sign * 53)
+        for peer in ("kube-system", "169.254.20.10/32", "169.254.169.254/32")
+        for sign in (1, -1)
+    }
+    assert added == clients | among | names
 
 
 def test_an_external_redis_is_reached_at_any_port_of_its_network(

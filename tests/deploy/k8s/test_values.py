@@ -17,7 +17,7 @@ from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
 from tests.deploy.k8s.values import A_MODEL, ALL_WAYS, ODD
 from tools.cluster.machines import MACHINES
-from tools.cluster.overlay import files, write
+from tools.cluster.overlay import compute_class, files, resources, write
 from tools.cluster.shares import filled, share_s
 from tools.cluster.values import Model, Values, ValuesError, read
 from workers.slice.chips import CHIPS
@@ -25,8 +25,11 @@ from workers.slice.topology import TPU_SIZES
 
 VALUES = sorted((K8S / "values").glob("*.yaml"))
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' must be one of v5e, v6e"),
-    "another chip's topology": ({"topology": "2x2x1"}, "topology '2x2x1' must be one of 2x4, 4x4"),
+    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' must be one of v4, v5e, v6e"),
+    "another chip's topology": (
+        {"topology": "2x2x1"},
+        "topology '2x2x1' must be one of 1x1, 2x2, 2x4, 4x4",
+    ),
     "a key that is none": ({"replicas": 2}, "models.0.replicas: Extra inputs"),
     "fewer than none": ({"min": 3, "max": 2}, "min 3 is above max 2"),
     "a name without letters": ({"name": "??"}, "has neither a letter nor a digit"),
@@ -92,7 +95,9 @@ def test_handwritten_overlay_is_not_overwritten(tmp_path: Path) -> None:
     assert (k8s / "overlays" / "cpu-demo" / "frontend.yaml").exists()
 
 
-@pytest.mark.parametrize("key", [{"site": {"project": "p"}}, {"redis_host": "10.0.0.3"}])
+@pytest.mark.parametrize(
+    "key", [{"site": {"project": "p"}}, {"redis_host": "10.0.0.3"}, {"tpu_root": True}]
+)
 def test_unsupported_kustomize_keys_are_rejected(key: Any, tmp_path: Path) -> None:
     values = Values.model_validate({"models": [A_MODEL]} | key)
     with pytest.raises(ValuesError, match=f"{next(iter(key))}: kustomize has"):
@@ -153,6 +158,11 @@ def test_keda_queries_only_this_installation(objects: tuple[Object, ...]) -> Non
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (1, 2)
 
 
+def a_model(chip: str, topology: str) -> Model:
+    machine = {"chip": chip, "topology": topology, "capacity": ["on-demand"]}
+    return Model.model_validate(A_MODEL | machine)
+
+
 def test_machines_come_by_a_compute_class(objects: tuple[Object, ...]) -> None:
     classes = {
         name_of(item): item["spec"]["priorities"] for item in of_kind(objects, "ComputeClass")
@@ -171,7 +181,10 @@ def test_machines_come_by_a_compute_class(objects: tuple[Object, ...]) -> None:
     assert slices["tpu"] == {"type": "tpu-v6e-slice", "count": 4, "topology": "4x4"}
     for gpu in classes["pictures.flux-dev-1-0"]:
         assert gpu["machineType"] == "a3-highgpu-8g"
-        assert gpu["gpu"]["type"] == "nvidia-h100-80gb"
+        assert (gpu["gpu"]["type"], gpu["gpu"]["count"]) == ("nvidia-h100-80gb", 8)
+    (whole,) = compute_class(ALL_WAYS, small := a_model("a100-80", "2"))["spec"]["priorities"]
+    assert (whole["machineType"], whole["gpu"]["count"]) == ("a2-ultragpu-2g", 2)
+    assert resources(small.machine)["limits"]["nvidia.com/gpu"] == "2"
 
 
 def test_pods_of_a_class_leave_a_spot_machine_in_time(objects: tuple[Object, ...]) -> None:

@@ -23,12 +23,13 @@ from service.operators.audit import FOLDER
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.adapters import INK
-from tests.service.jobs.examples import FAILURE, a_job
+from tests.service.jobs.examples import FAILURE, USAGE, a_job, an_output
 from tests.service.standin import MODEL, SPEC
 from tests.service.test_keys import OPERATORS, routes, with_keys
 from tests.service.versions import ALIAS, R1, R2, generate, set_alias, version
 
 ACTS = [
+    ("DELETE", "/v1/admin/jobs/ID"),
     ("POST", "/v1/admin/jobs/ID/cancel"),
     ("POST", "/v1/admin/jobs/ID/requeue"),
     ("POST", f"/v1/admin/models/{MODEL}/pause"),
@@ -37,7 +38,7 @@ ACTS = [
     ("POST", "/v1/admin/pools/pool/wake"),
     ("DELETE", "/v1/admin/loras/acme/ink"),
 ]
-READS = [("GET", f"/v1/admin/{name}") for name in ("overview", "jobs", "audit")]
+READS = [("GET", f"/v1/admin/{name}") for name in ("overview", "jobs", "loras", "audit")]
 
 
 @pytest.fixture
@@ -203,6 +204,31 @@ async def test_a_job_is_canceled_and_requeued(
     assert record["address"] and record["at"].startswith(f"{datetime.now(UTC):%Y-}")
 
 
+async def test_a_job_is_deleted_with_its_outputs(
+    admin: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    job_id, waiting, other = [await put(queue, tenant=name) for name in ("acme", "acme", "zoo")]
+    (claim,) = await queue.claim("pool-1", MODEL, 1)
+    output = an_output(claim.job)
+    await store.put(output.key, b"pixels", "image/png")
+    assert await queue.finish(claim, [output], USAGE)
+    path = f"/v1/admin/jobs/{job_id}"
+    answer = await admin.delete(path, params={"reason": "a complaint"})
+    assert answer.status_code == 204, answer.text
+    assert await queue.get(job_id) is None and not await store.below(f"outputs/{job_id}/")
+    assert (await admin.delete(f"/v1/admin/jobs/{waiting}")).status_code == 204
+    assert (await admin.delete(path)).json()["error"]["code"] == "job_not_found"
+    assert [job.id for job in await queue.list(tenant="acme", limit=9)] == []
+    assert await queue.get(other) is not None
+    assert await acts(admin) == [
+        ("delete job", job_id, "done"),
+        ("delete job", waiting, "done"),
+        ("delete job", job_id, "failed"),
+    ]
+    record = (await admin.get("/v1/admin/audit")).json()["data"][0]
+    assert (record["name"], record["reason"]) == ("alice", "a complaint")
+
+
 @pytest.mark.parametrize(("things", "name"), [("models", MODEL), ("pools", "pool")])
 async def test_pause_and_resume(
     admin: httpx.AsyncClient, queue: Queue, things: str, name: str
@@ -304,6 +330,24 @@ async def test_the_overview(admin: httpx.AsyncClient, queue: Queue) -> None:
     (job,) = overview["failed"]
     assert (job["id"], job["error"]["code"]) == (failed, FAILURE.code)
     assert waiting not in str(overview)
+
+
+@pytest.mark.changes_files
+async def test_adapters_of_one_tenant(admin: httpx.AsyncClient, queue: Queue) -> None:
+    for tenant, name in (("acme", "wash"), ("acme", "ink"), ("zoo", "zebra")):
+        digest = INK.digest if name == "ink" else "0" * 64
+        lora = INK.model_copy(update={"name": name, "digest": digest, "preview": "p"})
+        await queue.record_lora(tenant, lora, TenantSettings())
+    answer = await admin.get("/v1/admin/loras", params={"tenant": "acme"})
+    rows = answer.json()["data"]
+    assert [(row["name"], row["digest"]) for row in rows] == [
+        ("ink", INK.digest),
+        ("wash", "0" * 64),
+    ]
+    assert {"preview", "trigger"}.isdisjoint(rows[0])
+    none = await admin.get("/v1/admin/loras", params={"tenant": "nobody"})
+    assert none.json() == {"data": []}
+    assert (await admin.get("/v1/admin/loras")).status_code == 422
 
 
 async def test_an_adapter_is_evicted(admin: httpx.AsyncClient, queue: Queue) -> None:

@@ -26,6 +26,11 @@
 | toYaml -}}
 {{- end -}}
 
+{{- /* Namespace of the pools: one of their own if they run as root. */ -}}
+{{- define "atelier.pools-namespace" -}}
+{{ .Release.Namespace }}{{ if .Values.tpu_root }}-tpu{{ end }}
+{{- end -}}
+
 {{- /* Matchers of this install's series, as they stand in a text of YAML. */ -}}
 {{- define "atelier.place" -}}
 namespace=\"{{ .Release.Namespace }}\"{{ with .Values.cluster }}, cluster=\"{{ . }}\"{{ end }}
@@ -64,7 +69,7 @@ namespace=\"{{ .Release.Namespace }}\"{{ with .Values.cluster }}, cluster=\"{{ .
 {{- fail (printf "models: %s: pool_settings.drain_s: pods have less time" .name) -}}
 {{- end -}}
 {{- end -}}
-{{- range $key, $known := dict "weights" (list "gcs-fuse" "hyperdisk-ml" "pvc") "redis" (list "pod" "memorystore" "external") -}}
+{{- range $key, $known := dict "weights" (list "gcs-fuse" "hyperdisk-ml" "pvc") "redis" (list "pod" "sentinel" "memorystore" "external") -}}
 {{- if not (has (get $.Values $key) $known) -}}
 {{- fail (printf "%s: say one of %s" $key (join ", " $known)) -}}
 {{- end -}}
