@@ -59,6 +59,8 @@ class EngineOutput:
     claim_seconds: float
     sound: np.ndarray | None = None
     """float32 [channels, samples] for a video with sound."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each step; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class Generation:
             row.device_seconds + extra_s,
             row.claim_seconds + extra_s,
             sound,
+            row.digests,
         )
 
     async def draft(self, stop_at: int) -> Draft:
@@ -162,6 +165,7 @@ class Generation:
             row.image_done,
             row.device_seconds + encode_s,
             row.claim_seconds + encode_s,
+            digests=row.digests,
         )
         return Draft(row, preview)
 
@@ -240,7 +244,7 @@ class Generation:
                 encode, prepared = parts.stages.encode, image_pass.prepared
                 tenant = self._request.tenant
                 state = await self._run("encode", encode, programs, prepared, tenant)
-            start = RowProgress(state, 0, image_pass.device_seconds)
+            start = RowProgress(state, 0, image_pass.device_seconds, image_pass.digests)
             if begin is not None:
                 resume = parts.snapshots.resume
                 start = await self._run("encode", resume, programs, image_pass, start, begin)
@@ -338,6 +342,7 @@ async def denoise(
         after_work=image_pass.after_work,
         device_seconds=start.device_seconds,
         earlier_s=image_pass.earlier_s,
+        digests=start.digests,
     )
     if row.all_sent:
         return row

@@ -34,6 +34,8 @@ class ImagePass:
     """Device-seconds of the image before this pass."""
     earlier_s: float = 0.0
     """Device-seconds of the image in earlier claims."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each step of the preceding pass."""
     begins_with: str = "image"
     """Field for a second pass's input: an image, or latents for the model's own enlarger, in
     addition to the request's image."""
@@ -54,6 +56,7 @@ class ImagePass:
             prepared=pipeline.prepare(self.fields, images),
             device_seconds=row.device_seconds + extra_s,
             earlier_s=row.earlier_s,
+            digests=row.digests,
         )
 
 

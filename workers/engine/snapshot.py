@@ -44,6 +44,8 @@ class RowSnapshot:
     device_seconds: float
     leaves: Mapping[str, np.ndarray]
     """Leaves of the row that steps change, by name."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each of these steps; empty in files of an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,11 @@ def with_optimizations(spec: ModelSpec, fields: Fields) -> Fields:
 
 def to_bytes(snapshot: RowSnapshot, origin: Origin) -> bytes:
     """Serialize a snapshot: JSON header, raw arrays, and a checksum."""
-    progress = {"done": snapshot.done, "device_seconds": snapshot.device_seconds}
+    progress = {
+        "done": snapshot.done,
+        "device_seconds": snapshot.device_seconds,
+        "digests": snapshot.digests,
+    }
     data = packed(Message(KIND, origin.as_json() | progress, snapshot.leaves))
     return data + _checksum(data)
 
@@ -115,7 +121,9 @@ def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
     for name, value in expected.items():
         if actual.get(name) != value:
             raise UnfitSnapshot(f"{name} is {actual.get(name)!r}, not {value!r}")
-    return RowSnapshot(int(actual["done"]), float(actual["device_seconds"]), message.arrays)
+    digests = tuple(actual.get("digests", ()))
+    done, seconds = int(actual["done"]), float(actual["device_seconds"])
+    return RowSnapshot(done, seconds, message.arrays, digests)
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:

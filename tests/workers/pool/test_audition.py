@@ -16,6 +16,7 @@ from service.jobs.model.job import Job, JobState, Output, Snapshot
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_recipe
+from service.recipes.recipe import DIGEST_CHARS
 from service.settings.tenants import TenantSettings
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
@@ -96,6 +97,12 @@ async def test_chosen_images_are_those_of_a_run_without_a_stop(
         job = await ended(queue, job)
         assert [output.seed for output in job.outputs] == [8, 6]
         assert np.array_equal(await pixels(store, job), await straight(queue, store, job))
+        alone = toy_job(**{**job.request, "num_images": 1})
+        await queue.put(alone)
+        whole = await ended(queue, alone)
+        assert whole.outputs[0].sha256 == job.outputs[0].sha256
+        recipe = read_recipe(await store.get(whole.outputs[0].key))
+        assert recipe and recipe.step_digests and len(recipe.step_digests) == STEPS * DIGEST_CHARS
         assert (job.step, job.steps) == (STEPS * 2, STEPS * 2)
         assert job.usage.steps == (STEPS - STOP) * 2
         assert (await queue.get(parent.id)) == parent, "its drafts are there for others"
