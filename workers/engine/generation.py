@@ -22,8 +22,13 @@ from service.tracing import spans
 from service.tracing.spans import Attributes
 from workers.engine.adapters import Adapters
 from workers.engine.errors import GenerationFailed, generation_errors
-from workers.engine.observer import Observer
-from workers.engine.passes import ImagePass, prepared_passes, with_warnings_of
+from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.passes import (
+    ImagePass,
+    position_after,
+    prepared_passes,
+    with_warnings_of,
+)
 from workers.engine.request_programs import RequestPrograms
 from workers.engine.row import Row, RowProgress
 from workers.engine.row_snapshots import RowSnapshots
@@ -168,6 +173,21 @@ class Generation:
             digests=row.digests,
         )
         return Draft(row, preview)
+
+    async def position(self, drafted: Fields, done: int) -> int:
+        """Return the step at which the image continues a draft of another number of steps.
+
+        Args:
+            drafted: the draft's request.
+            done: steps of the draft that have run.
+
+        Raises: GenerationFailed: the schedule does not allow it.
+        """
+        request = replace(self._request, fields=drafted)
+        first, _ = await self._prepared()
+        draft, _ = await Generation(self._parts, request, UNOBSERVED)._prepared()
+        with generation_errors("continuing the draft"):
+            return position_after(draft.prepared.steps, done, first.prepared.steps)
 
     async def _prepared(self) -> tuple[ImagePass, ImagePass | None]:
         fields = self._request.fields

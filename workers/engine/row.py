@@ -105,7 +105,7 @@ class Row:
     device_seconds: float = 0.0
     """Share of the time of the batches that contained it."""
     digests: tuple[int, ...] = ()
-    """As in `RowProgress`."""
+    """Digest of the latents after each of the image's steps, over all its passes."""
     modulations: Modulations | None = None
     """Precomputed modulations of the next steps, if any."""
 

@@ -11,7 +11,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class RowSnapshot:
     """Leaves of the row that steps change, by name."""
     digests: tuple[int, ...] = ()
     """Digest of the latents after each of these steps; empty in files of an earlier version."""
+
+    def at_step(self, step: int | None) -> RowSnapshot:
+        """Copy for a schedule in which as many steps are done. None: its own schedule."""
+        return self if step is None else replace(self, done=step, digests=())
 
 
 @dataclass(frozen=True)

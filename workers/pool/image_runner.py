@@ -13,6 +13,7 @@ from service.recipes.recipe import Recipe, recipe_of, step_digests
 from service.tracing import spans
 from workers.engine.generation import EngineOutput, ImageRequest
 from workers.engine.observer import Observer
+from workers.engine.passes import STEPS
 from workers.engine.row import ImageRow
 from workers.engine.snapshot import RowSnapshot
 from workers.pool.eta import Eta
@@ -53,6 +54,8 @@ class ImageRunner(Observer):
         self._digests: Mapping[str, str] = {}
         self._regenerated_s = 0.0
         """Device-seconds of a draft that was generated again."""
+        self._skipped = 0
+        """Steps of the schedule that a draft with fewer steps has replaced."""
 
     async def run(self, images: Mapping[str, bytes], digests: Mapping[str, str]) -> Snapshot:
         """Return the image's snapshot with its files, generated now or by an earlier claim.
@@ -106,7 +109,7 @@ class ImageRunner(Observer):
             )
         return Snapshot(
             index=number,
-            step=generated.steps,
+            step=generated.steps - self._skipped,
             fence=context.claim.fence,
             device_seconds=generated.device_seconds,
             outputs=tuple(outputs),
@@ -126,11 +129,16 @@ class ImageRunner(Observer):
             for name, value in (fields | draft_fields).items()
             if name not in draft_fields or draft_fields[name] is not None
         }
-        begin = await snapshots.begin(self._number, self._named(fields), self._named(earlier))
+        engine, position = self._context.worker.engine, None
+        if STEPS in draft_fields:
+            position = await engine.position(self._request(fields), earlier, drafted.steps)
+            self._skipped = position - drafted.steps
+        names = self._named(fields), self._named(earlier)
+        begin = await snapshots.begin(self._number, *names, position)
         if begin is None:
-            engine, request = self._context.worker.engine, self._request(earlier)
-            draft = await engine.draft(request, drafted.steps, Regeneration(self))
+            draft = await engine.draft(self._request(earlier), drafted.steps, Regeneration(self))
             begin = replace(await engine.take_snapshot(draft.row), device_seconds=0.0)
+            begin = begin.at_step(position)
             self._regenerated_s = draft.preview.claim_seconds
         return begin
 

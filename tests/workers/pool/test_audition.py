@@ -204,6 +204,37 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
+async def test_a_draft_is_finished_with_more_steps(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
+) -> None:
+    """The longer schedule begins at the draft's noise level: 3 of 8 steps are 6 of 16."""
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, phase="gated", num_images=1)
+        before, steps = pipeline.gate.count, 2 * STEPS
+        job = await continuation(store, Drafts(parent, (0,)), num_inference_steps=steps)
+        if not is_kept:
+            await store.delete([str(snapshot.key) for snapshot in job.snapshots])
+        await queue.put(job)
+        job = await ended(queue, job)
+        [image] = await pixels(store, job)
+        assert pipeline.gate.count - before == steps - 2 * STOP + (0 if is_kept else STOP)
+        assert job.usage.steps == steps - 2 * STOP
+        recipe = read_recipe(await store.get(job.outputs[0].key))
+        assert recipe and recipe.drafted == {"num_inference_steps": STEPS}
+        assert recipe.step_digests is None
+        unfit = await continuation(store, Drafts(parent, (0,)), num_inference_steps=12)
+        await queue.put(unfit)
+        unfit = await ended(queue, unfit)
+        assert unfit.error and unfit.error.code == "invalid_request"
+        assert "the noise level after step 3 of 8" in unfit.error.message
+    request = {**job.request, "num_inference_steps": STEPS}
+    later = STOP, {"num_inference_steps": steps}
+    expected = reference(ToyPipeline(), request, later, position=2 * STOP)
+    assert np.abs(image.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
 async def test_a_branch_may_have_other_noise(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
 ) -> None:
