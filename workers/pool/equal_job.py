@@ -23,7 +23,7 @@ async def awaited_result(queue: Queue, job: Job) -> Job | None:
     """Return the job that this one awaits, once it has generated the images both request.
 
     Waits while that job runs, where it began earlier: in the same worker to its end, in another one
-    no longer than `_patience_s`. Returns None if it runs longer, is queued or requeued, does not
+    no longer than `patience_s`. Returns None if it runs longer, is queued or requeued, does not
     succeed, used other weights, or if Redis is unreachable. Then this job must generate its own
     outputs.
     """
@@ -32,7 +32,7 @@ async def awaited_result(queue: Queue, job: Job) -> Job | None:
         if other is None or (other.tenant, other.fingerprint) != (job.tenant, job.fingerprint):
             return None
         if other.state is JobState.RUNNING:
-            async with asyncio.timeout(None if other.pool == job.pool else _patience_s(job)):
+            async with asyncio.timeout(None if other.pool == job.pool else patience_s(job)):
                 other = await _ended(queue, other.id)
     except TimeoutError:
         log.info("job %s is generated: equal job %s takes longer", job.id, job.awaited)
@@ -44,7 +44,7 @@ async def awaited_result(queue: Queue, job: Job) -> Job | None:
     return other if other and other.state is JobState.SUCCEEDED else None
 
 
-def _patience_s(job: Job) -> float:
+def patience_s(job: Job) -> float:
     """Return how long to wait for a job of another worker, which may be slower.
 
     As long as this job takes alone, so that the wait at most doubles its time, and only while it

@@ -194,6 +194,10 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
         assert job.usage.steps == STEPS - STOP
         recipe = read_recipe(await store.get(job.outputs[0].key))
         assert recipe and recipe.drafted == {"prompt": "a cat"}
+        alone = toy_job(**{**job.request, "prompt": "a cat", "seed": job.seed_of(0)})
+        await queue.put(alone)
+        whole = read_recipe(await store.get((await ended(queue, alone)).outputs[0].key))
+        assert whole and whole.first_difference(recipe) == (STOP + 1, STEPS)
         [branch] = await pixels(store, job)
         for prompt in ("a cat", "a dog"):
             [other] = await straight(queue, store, job, prompt=prompt)

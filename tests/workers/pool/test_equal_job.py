@@ -82,9 +82,7 @@ async def test_equal_job_is_generated_once(
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [{"run_s": DEADLINE_S}, {}, {"run_s": 2 * DAY_S, "deadline_at": time.time() + DAY_S}],
-    ids=["no longer than it takes", "unknown time", "deadline"],
+    "limits", [{"run_s": DEADLINE_S}, {}], ids=["no longer than it takes", "unknown time"]
 )
 async def test_another_worker_waits_for_it_within_limits(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, limits: dict[str, float]
@@ -105,7 +103,7 @@ async def test_another_worker_waits_for_it_within_limits(
         )
         again = equal_to(first).model_copy(update=limits)
         await queue.put(again)
-        if waits := limits.keys() == {"run_s"}:
+        if waits := bool(limits):
             await reached(queue, again, JobState.RUNNING)
             pipeline.gate.open()
         job = await ended(queue, again)
@@ -113,6 +111,15 @@ async def test_another_worker_waits_for_it_within_limits(
         assert other.gate.count == job.usage.steps == (0 if waits else 2 * STEPS)
         if not waits:
             assert (await queue.get(first.id)).state is JobState.RUNNING
+
+
+def test_wait_ends_early_enough_for_the_deadline() -> None:
+    def wait_s(left_s: float) -> float:
+        limits = {"run_s": DAY_S, "deadline_at": time.time() + left_s}
+        return equal_job.patience_s(toy_job().model_copy(update=limits))
+
+    assert 0 < wait_s(1.5 * DAY_S) <= 0.5 * DAY_S
+    assert (wait_s(3 * DAY_S), wait_s(0.5 * DAY_S)) == (DAY_S, 0)
 
 
 @pytest.mark.parametrize("output", [{"format": "webp", "quality": 60}, {"format": "jpeg"}])
