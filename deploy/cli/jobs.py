@@ -68,6 +68,7 @@ def _add_continue(acts: Commands) -> None:
         "--images", type=_numbers, metavar="N[,N…]", help="numbers of the images, from 0; all"
     )
     going.add_argument("--prompt", help="another prompt from here on: a branch")
+    going.add_argument("--steps", type=int, help="more steps in total: a branch, too")
     going.add_argument("--seed", type=int, help="another seed of later noise: a branch, too")
     going.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="file to write, or folder (as generate)"
@@ -81,9 +82,8 @@ def _numbers(text: str) -> list[int]:
 
 def _continue(client: Client, args: argparse.Namespace) -> int:
     output = {"format": format_of(args.output)} if args.output else None
-    client.continue_job(
-        args.id, without_none(images=args.images, prompt=args.prompt, seed=args.seed, output=output)
-    )
+    changed = {"num_inference_steps": args.steps, "prompt": args.prompt, "seed": args.seed}
+    client.continue_job(args.id, without_none(images=args.images, output=output, **changed))
     return finish(client, lambda job: write_outputs(client, job, args.output))
 
 

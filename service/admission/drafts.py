@@ -125,12 +125,17 @@ def _wrong_images(images: tuple[int, ...], audition: Job) -> list[FieldError]:
 
 
 def _wrong_steps(body: ContinueRequest, audition: Job) -> list[FieldError]:
-    steps, expected = body.num_inference_steps, audition.request.get("num_inference_steps")
-    if steps is None or steps == expected:
+    """Check the number of steps; the worker checks that its schedule continues the drafts'."""
+    steps, drafted = body.num_inference_steps, audition.request["num_inference_steps"]
+    if steps is None or steps == drafted:
         return []
-    message = (
-        f"must be {expected}, as in the audition, whose drafts use that schedule; leave it out"
-    )
+    lists = [name for name in ("timesteps", "sigmas") if audition.request.get(name)]
+    if lists:
+        message = f"must be left out, because the audition has {lists[0]}"
+    elif steps < drafted:
+        message = f"must be at least {drafted}, as in the audition"
+    else:
+        return []
     return [FieldError("num_inference_steps", message)]
 
 

@@ -18,7 +18,7 @@ from models.spec.upscalers import FIELD as UPSCALE
 from service.admission.drafts import Drafts, continuation_job
 from service.admission.parse import Caller, ParsedRequest
 from service.admission.resolve import Images, ResolvedRequest
-from service.admission.reuse import reuse_key
+from service.admission.reuse import ReuseKeys, reuse_keys
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import (
     AUDITION_VERSION,
@@ -49,8 +49,8 @@ class PricedJob:
     parsed: ParsedRequest
     images: Images
     drafts: Drafts | None = None
-    reuse: str | None = None
-    """Redis key that requests for identical files share; None disables reuse."""
+    reuse: ReuseKeys | None = None
+    """Keys of its files; None disables reuse."""
 
 
 async def price(
@@ -68,8 +68,8 @@ async def price(
     safety = front.settings.safety
     is_checked = safety.is_on and safety.after  # the hook's verdict may have changed: no reuse
     may_reuse = front.settings.queue.reuse and not (drafts or job.stop_at_step or is_checked)
-    name = await reuse_key(front, job, resolved.spec, resolved.images) if may_reuse else None
-    return PricedJob(job, resolved.parsed, resolved.images, drafts, name)
+    names = await reuse_keys(front, job, resolved.spec, resolved.images) if may_reuse else None
+    return PricedJob(job, resolved.parsed, resolved.images, drafts, names)
 
 
 def _job(resolved: ResolvedRequest, caller: Caller, limits: TenantSettings) -> Job:

@@ -38,13 +38,15 @@ async def submit(front: FrontEnd, priced: PricedJob) -> AcceptedJob:
     Raises: Problem: the request was rejected, and nothing was stored.
     """
     job, images, key = priced.job, priced.images, priced.parsed.idempotency_key
-    source = await _reusable_job(front, priced)
+    source, other_format = await _reusable_jobs(front, priced)
     digest = await asyncio.to_thread(_digest, priced.parsed) if key else ""
     await _store_images(front, priced, source)
     if source and source.state is JobState.SUCCEEDED:
         job = await with_copied_outputs(front, job, source) or job
     elif source:
         job = job.model_copy(update={"awaits": source.id})
+    elif other_format:
+        job = job.model_copy(update={"encodes": other_format.id})
     limits = await front.tenants.of(job.tenant)
     refusal = None
     if job.reuses is None:
@@ -73,11 +75,13 @@ async def submit(front: FrontEnd, priced: PricedJob) -> AcceptedJob:
     return accepted
 
 
-async def _reusable_job(front: FrontEnd, priced: PricedJob) -> Job | None:
-    """Return the job whose output files this request may reuse, if any."""
+async def _reusable_jobs(front: FrontEnd, priced: PricedJob) -> tuple[Job | None, Job | None]:
+    """Return the job whose files this request may reuse, or else one in another format, if any."""
     if priced.reuse is None or priced.parsed.body.reuse is False:
-        return None
-    return await find_reusable(front, priced.reuse)
+        return None, None
+    if source := await find_reusable(front, priced.reuse.files):
+        return source, None
+    return None, await find_reusable(front, priced.reuse.images)
 
 
 async def _record_accepted(

@@ -120,6 +120,7 @@ def shadow_of(job: Job, spec: ModelSpec) -> Job:
             "priority": PRIORITIES["low"],
             "deadline_at": None,
             "awaits": None,
+            "encodes": None,
             "metadata": {},
             "previews": 0,
             "traceparent": None,

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,8 +29,19 @@ PROMPTS = frozenset({"prompt", "negative_prompt", "prompt_2", "negative_prompt_2
 """Request fields that a recipe without prompts omits."""
 OF_FILES = ("format", "quality")
 """Members of `output` that affect a file."""
+DIGEST_CHARS = 8
+"""Hexadecimal digits of a step's digest."""
 NOT_IN_XML = str.maketrans({"\ufffe": "\\ufffe", "\uffff": "\\uffff"})
 """Escapes for characters that JSON allows and XML does not."""
+
+
+class StepDifference(NamedTuple):
+    """Result of comparing the latents of two generations of an image step by step."""
+
+    at_step: int | None
+    """First step, from 1, after which the latents differ; None: they are equal after each step."""
+    steps: int
+    """Number of steps of the second generation."""
 
 
 class Recipe(BaseModel):
@@ -61,6 +73,9 @@ class Recipe(BaseModel):
     drafted: dict[str, Any] | None = None
     """Request fields of its first steps that differ, null if missing then. The image continues a
     draft with changed fields, so no single request reproduces it."""
+    step_digests: str | None = None
+    """Digests of the latents after each step, 8 hexadecimal digits each. Equal images of the same
+    programs have equal digests."""
     images: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
@@ -70,6 +85,20 @@ class Recipe(BaseModel):
         """Serialize as JSON that XML can contain. Equal recipes give equal texts."""
         fields = self.model_dump(exclude_none=True)
         return json.dumps(fields, sort_keys=True, ensure_ascii=False).translate(NOT_IN_XML)
+
+    def first_difference(self, other: Recipe) -> StepDifference | None:
+        """Compare the digests of the steps; None if a recipe has none."""
+        if not (self.step_digests and other.step_digests):
+            return None
+        texts = [
+            [
+                digests[start : start + DIGEST_CHARS]
+                for start in range(0, len(digests), DIGEST_CHARS)
+            ]
+            for digests in (self.step_digests, other.step_digests)
+        ]
+        pairs = enumerate(zip_longest(*texts), 1)
+        return StepDifference(next((step for step, (a, b) in pairs if a != b), None), len(texts[1]))
 
     def of_frame(self, number: int) -> Recipe:
         """Copy the recipe for one frame stored in its own file."""
@@ -114,6 +143,11 @@ def recipe_of(
         hires_steps=_hires_steps(request, spec),
         images=dict(images or {}),
     )
+
+
+def step_digests(digests: Iterable[int]) -> str | None:
+    """Write 32-bit digests of an image's steps as text; None if there are none."""
+    return "".join(f"{digest:0{DIGEST_CHARS}x}" for digest in digests) or None
 
 
 def digests_of(loras: Iterable[RequestedLora]) -> tuple[dict[str, str], dict[str, str]]:

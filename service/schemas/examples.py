@@ -80,6 +80,8 @@ VERIFICATION: Example = {
     "max_difference": 0,
     "differing_share": 0.0,
     "psnr_db": None,
+    "differs_at_step": None,
+    "compared_steps": None,
     "tolerance_db": None,
     "made_by": MADE_BY,
     "drawn_by": MADE_BY,

@@ -258,8 +258,9 @@ class ContinueRequest(Body):
     """Another seed of the noise that later steps add, one higher for each further image. It affects
     masks and schedulers that add noise."""
     num_inference_steps: Count | None = None
-    """Number of denoising steps. It must equal the paused job's, because drafts are on its
-    schedule."""
+    """More denoising steps than the paused job's. The images continue at the step of the longer
+    schedule that has their drafts' noise level, and branch off. The job fails if the schedule has
+    no such step, or the scheduler depends on earlier steps."""
     output: OutputRequest | None = None
     """Format of the files, and whether the response contains them."""
     priority: Literal["low", "normal", "high"] | None = None

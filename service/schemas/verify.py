@@ -66,6 +66,12 @@ class Verification(BaseModel):
     """Share of pixels that differ, over all frames."""
     psnr_db: float | None = None
     """PSNR in dB over all frames; null also if they are equal."""
+    differs_at_step: int | None = None
+    """First denoising step, from 1, after which the latents differ; null if they are equal after
+    each step, or unknown."""
+    compared_steps: int | None = None
+    """Number of denoising steps whose latents were compared, if pixels differ; null if a file does
+    not contain their digests."""
     tolerance_db: float | None = None
     """PSNR expected despite the different rounding of another chip, layout or version; null if
     equal pixels are expected."""

@@ -58,7 +58,7 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
 
     Raises: Unverifiable: unreadable, without a recipe, or the recipe lacks prompts or input images.
     """
-    recipe = await _recipe(front, data, client)
+    recipe = await recipe_in(front, data, client)
     if recipe is None:
         raise Unverifiable(NO_RECIPE)
     if "prompt" not in recipe.request:
@@ -81,7 +81,7 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
     return Subject(recipe, recipe.frame or 0, digest, shown.pixels_sha256, read)
 
 
-async def _recipe(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
+async def recipe_in(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
     """Read the recipe of a file; None if absent. Raises: Unverifiable."""
     try:
         packet = await asyncio.to_thread(xmp.packet_in, data)
@@ -115,7 +115,7 @@ async def of_job(front: FrontEnd, tenant: str, selected: VerifyRequest, hold: Ho
     job = await front.job(selected.job, tenant)
     output = output_of(job, selected.output)
     hold.add(output.bytes)
-    in_file = await _recipe(front, await front.outputs.read(output), hold.client)
+    in_file = await recipe_in(front, await front.outputs.read(output), hold.client)
     request = with_images(job.request, await _images(front, job, hold))
     each = len(job.outputs) // job.images
     return Subject(

@@ -10,9 +10,9 @@ from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.http.pixel_comparison import DecodedFile, Difference
 from service.jobs.model.job import Job, MadeBy, Output
-from service.recipes.recipe import generator
+from service.recipes.recipe import StepDifference, generator
 from service.schemas.verify import PENDING, Digests, Verification
-from service.verification.subject import Subject, Unverifiable
+from service.verification.subject import Subject, Unverifiable, recipe_in
 
 ROUNDING_DB = 40.0
 """PSNR threshold for rounding differences of another chip, layout or version. In float32 the tests
@@ -106,7 +106,9 @@ async def _compare(
         return Verification(verdict="different", message=_sizes(original, repeated), **facts)
     if not comparison.difference.pixels:
         return _identical(False, **facts)
-    return _differing(comparison.difference, subject, replay, output, **facts)
+    drawn = await recipe_in(front, files[1], hold.client)
+    steps = subject.recipe.first_difference(drawn) if drawn else None
+    return _differing(comparison.difference, steps, subject, replay, output, **facts)
 
 
 def _worker_note(subject: Subject, job: Job) -> str:
@@ -135,7 +137,12 @@ def _size(shown: DecodedFile) -> str:
 
 
 def _differing(
-    difference: Difference, subject: Subject, replay: ReplayJob, output: Output, **facts: object
+    difference: Difference,
+    steps: StepDifference | None,
+    subject: Subject,
+    replay: ReplayJob,
+    output: Output,
+    **facts: object,
 ) -> Verification:
     """Create the verification of differing pixels, inconclusive if rounding may explain them."""
     share = difference.pixels / difference.of_pixels
@@ -143,6 +150,9 @@ def _differing(
         f"{difference.pixels} of {difference.of_pixels} pixels differ ({100 * share:.2g} %), by at"
         f" most {difference.max_levels} of 255 levels; PSNR {difference.psnr_db:.1f} dB"
     )
+    if steps:
+        figures += _steps_note(steps)
+        facts |= {"differs_at_step": steps.at_step, "compared_steps": steps.steps}
     rounds = _rounding_reason(subject.made_by, output.made_by, replay.spec)
     message, verdict = f"it differs: {figures}", "different"
     if rounds and (difference.psnr_db or 0) >= ROUNDING_DB:
@@ -152,6 +162,8 @@ def _differing(
         )
     elif rounds:
         message += f"; {rounds}"
+    elif steps and steps.at_step is None:
+        message += ", so the file was changed later, or decoded or encoded in another way"
     elif subject.made_by is None:
         message += _missing_facts_note(subject, difference.psnr_db or 0)
     may_round = rounds or subject.made_by is None
@@ -166,6 +178,12 @@ def _differing(
         }
         | facts
     )
+
+
+def _steps_note(steps: StepDifference) -> str:
+    if steps.at_step is None:
+        return f"; its latents are equal after each of the {steps.steps} steps"
+    return f"; its latents differ from step {steps.at_step} of {steps.steps} on"
 
 
 def _rounding_reason(made: MadeBy | None, replay: MadeBy | None, spec: ModelSpec) -> str:

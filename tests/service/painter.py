@@ -11,7 +11,7 @@ import numpy as np
 from service.jobs.model.job import MadeBy, Output
 from service.jobs.queue import Claim
 from service.jobs.storage.object_store import beside_key, output_key
-from service.recipes.recipe import recipe_of
+from service.recipes.recipe import recipe_of, step_digests
 from tests.service.standin import StandIn
 from workers.media.outputs import Marking, files
 
@@ -35,6 +35,8 @@ class Brush:
     made_by: MadeBy | None = CPU
     off_by: int = 0
     """Levels added to each subpixel of the upper left square."""
+    digests: tuple[int, ...] = ()
+    """Digests of the latents after each step."""
     marking: Marking = field(default_factory=Marking)
 
 
@@ -52,6 +54,8 @@ class Painter(StandIn):
         number, frame = divmod(index, in_parts)
         seed = request["seed"] + number
         recipe = recipe_of(request, seed, self.spec, claim.job.loras, self._images(request))
+        steps = step_digests(self.brush.digests)
+        recipe = recipe.model_copy(update={"step_digests": steps})
         made = files(self._pixels(request, seed, frames), request, recipe, self.brush.marking)
         file = list(made)[frame]
         key = output_key(claim.job.id, claim.fence, index, file.content_type)

@@ -247,12 +247,16 @@ def _noise(random: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def reference(
-    pipeline: ToyPipeline, fields: Fields, later: tuple[int, Fields] | None = None
+    pipeline: ToyPipeline,
+    fields: Fields,
+    later: tuple[int, Fields] | None = None,
+    position: int | None = None,
 ) -> np.ndarray:
     """Generate an image in plain NumPy: uint8 [8, 8 tokens, 3], for a video with frames in front.
 
     Args:
         later: A step, and the fields that change from that step on.
+        position: That step's number in the schedule of the changed fields, if another.
     """
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
@@ -262,7 +266,7 @@ def reference(
     steps = list(prepared.steps)
     if later:
         other = pipeline.prepare({**fields, **later[1]}, {})
-        steps[later[0] :] = other.steps[later[0] :]
+        steps[later[0] :] = other.steps[later[0] if position is None else position :]
     for number, step in enumerate(steps):
         if later and number == later[0]:
             prompt = np.tanh(other.inputs["text"] / 64) @ into

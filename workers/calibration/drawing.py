@@ -123,8 +123,8 @@ class ImageGenerator:
         weights = self._compiler.weights.load_expert(row.step_kind.expert)
         batch = Batch(row.step_kind, (row,), row.step_kind.smallest)
         started = self._now()
-        (after, *_), finite = batch.run(weights)
-        self._launcher.fetch(finite)
+        (after, *_), digests = batch.run(weights)
+        self._launcher.fetch(digests)
         return after, self._now() - started
 
     def _decoded(self, programs: BucketPrograms, state: PyTree) -> np.ndarray:

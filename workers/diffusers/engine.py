@@ -151,6 +151,10 @@ class DiffusersEngine:
         """Raise GenerationFailed: admission refuses such requests."""
         raise UNSUPPORTED
 
+    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+        """Raise GenerationFailed: admission refuses such requests."""
+        raise UNSUPPORTED
+
     async def preview(self, row: PipelineRow) -> np.ndarray | None:
         """Return a preview made after the row's next step; None: there is none."""
         wanted: Future[np.ndarray | None] = Future()

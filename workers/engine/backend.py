@@ -168,6 +168,9 @@ class Backend(Protocol):
     ) -> Draft:
         """Generate an image's first `stop_at` steps only."""
 
+    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+        """Return the step at which an image continues a draft of another number of steps."""
+
     async def preview(self, row: Any) -> np.ndarray | None:
         """Return a preview of an unfinished row; None: this model has none.
 

@@ -83,7 +83,7 @@ def stepped(
             (row,),
             batch_layout if batch_layout in step_kind.batch_layouts else step_kind.smallest,
         )
-        (after, *_), finite = batch.run(weights.load_expert(step_kind.expert))
-        launcher.fetch(finite)
+        (after, *_), digests = batch.run(weights.load_expert(step_kind.expert))
+        launcher.fetch(digests)
         row.send(after, 0)
     return row.state

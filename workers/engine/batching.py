@@ -26,7 +26,7 @@ class Batch:
     batch_layout: BatchLayout
 
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
-        """Launch the rows' next step; return their states, padding last, and finite [batch]."""
+        """Launch the rows' next step; return their states, padding last, and digests [batch]."""
         padded = self._padded
         values = columns([row.next_step.values for row in padded])
         program = self.step_kind.programs[self.batch_layout].result()

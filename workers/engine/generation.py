@@ -22,8 +22,13 @@ from service.tracing import spans
 from service.tracing.spans import Attributes
 from workers.engine.adapters import Adapters
 from workers.engine.errors import GenerationFailed, generation_errors
-from workers.engine.observer import Observer
-from workers.engine.passes import ImagePass, prepared_passes, with_warnings_of
+from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.passes import (
+    ImagePass,
+    position_after,
+    prepared_passes,
+    with_warnings_of,
+)
 from workers.engine.request_programs import RequestPrograms
 from workers.engine.row import Row, RowProgress
 from workers.engine.row_snapshots import RowSnapshots
@@ -59,6 +64,8 @@ class EngineOutput:
     claim_seconds: float
     sound: np.ndarray | None = None
     """float32 [channels, samples] for a video with sound."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each step; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,7 @@ class Generation:
             row.device_seconds + extra_s,
             row.claim_seconds + extra_s,
             sound,
+            row.digests,
         )
 
     async def draft(self, stop_at: int) -> Draft:
@@ -162,8 +170,24 @@ class Generation:
             row.image_done,
             row.device_seconds + encode_s,
             row.claim_seconds + encode_s,
+            digests=row.digests,
         )
         return Draft(row, preview)
+
+    async def position(self, drafted: Fields, done: int) -> int:
+        """Return the step at which the image continues a draft of another number of steps.
+
+        Args:
+            drafted: the draft's request.
+            done: steps of the draft that have run.
+
+        Raises: GenerationFailed: the schedule does not allow it.
+        """
+        request = replace(self._request, fields=drafted)
+        first, _ = await self._prepared()
+        draft, _ = await Generation(self._parts, request, UNOBSERVED)._prepared()
+        with generation_errors("continuing the draft"):
+            return position_after(draft.prepared.steps, done, first.prepared.steps)
 
     async def _prepared(self) -> tuple[ImagePass, ImagePass | None]:
         fields = self._request.fields
@@ -240,7 +264,7 @@ class Generation:
                 encode, prepared = parts.stages.encode, image_pass.prepared
                 tenant = self._request.tenant
                 state = await self._run("encode", encode, programs, prepared, tenant)
-            start = RowProgress(state, 0, image_pass.device_seconds)
+            start = RowProgress(state, 0, image_pass.device_seconds, image_pass.digests)
             if begin is not None:
                 resume = parts.snapshots.resume
                 start = await self._run("encode", resume, programs, image_pass, start, begin)
@@ -338,6 +362,7 @@ async def denoise(
         after_work=image_pass.after_work,
         device_seconds=start.device_seconds,
         earlier_s=image_pass.earlier_s,
+        digests=start.digests,
     )
     if row.all_sent:
         return row

@@ -5,14 +5,21 @@ Two passes result from hires fix, or from a preset whose first steps are smaller
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from models.interface.pipeline import Fields, Pipeline, PreparedRow
+import numpy as np
+
+from models.interface.pipeline import Fields, Pipeline, PreparedRow, Step
+from models.interface.solver_step import first_history
 from models.spec.passes import passes
+from models.spec.request import RequestError
 from workers.engine.row import Row
 from workers.programs import second_pass, warmup
 
+STEPS = "num_inference_steps"
+LEVEL_TOLERANCE = 1e-6
+"""Relative and absolute tolerance of equal noise levels: a few float32 roundings."""
 IDLE = "has no effect"
 """Beginning of a warning's message about a field without effect."""
 
@@ -34,6 +41,8 @@ class ImagePass:
     """Device-seconds of the image before this pass."""
     earlier_s: float = 0.0
     """Device-seconds of the image in earlier claims."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each step of the preceding pass."""
     begins_with: str = "image"
     """Field for a second pass's input: an image, or latents for the model's own enlarger, in
     addition to the request's image."""
@@ -54,6 +63,7 @@ class ImagePass:
             prepared=pipeline.prepare(self.fields, images),
             device_seconds=row.device_seconds + extra_s,
             earlier_s=row.earlier_s,
+            digests=row.digests,
         )
 
 
@@ -93,6 +103,39 @@ def warm_up_passes(pipeline: Pipeline, fields: Fields) -> list[ImagePass]:
         for image_pass in prepared_passes(pipeline, fields, images)
         if image_pass is not None
     ]
+
+
+def position_after(draft: Sequence[Step], done: int, steps: Sequence[Step]) -> int:
+    """Return the number of steps of another schedule that lead to a draft's noise level.
+
+    Args:
+        draft: steps of the draft's schedule, of which `done` have run.
+
+    Raises: RequestError: the schedule does not have that noise level, or its solver needs the
+        history of earlier steps.
+    """
+    solver = steps[0].program.solver
+    if solver is not None and first_history(solver):
+        message = (
+            "cannot be changed with this scheduler, whose steps depend on earlier ones of the same"
+            " schedule; schedulers such as flow_match_euler, euler and ddim do not"
+        )
+        raise RequestError(STEPS, message)
+    level = _noise_level(draft[done])
+    for position, step in enumerate(steps):
+        if np.isclose(_noise_level(step), level, rtol=LEVEL_TOLERANCE, atol=LEVEL_TOLERANCE):
+            return position
+    twice = 2 * len(draft)
+    message = (
+        f"must be a number whose schedule contains the noise level after step {done} of"
+        f" {len(draft)}, at which the drafts stopped, often {twice} or {twice - 1}"
+    )
+    raise RequestError(STEPS, message)
+
+
+def _noise_level(step: Step) -> float:
+    """Return the network's time input of a step, or its sigma."""
+    return float(step.values["timestep" if "timestep" in step.values else "sigma"])
 
 
 def with_warnings_of(first: ImagePass, second: ImagePass | None) -> PreparedRow:

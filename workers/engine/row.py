@@ -19,6 +19,8 @@ class RowProgress:
     state: PyTree
     done: int
     device_seconds: float
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each of the image's steps, over all its passes."""
 
 
 class ImageRow(Protocol):
@@ -102,12 +104,14 @@ class Row:
     """Callback of a held row, once, in the loop's thread, when no step of it is in flight."""
     device_seconds: float = 0.0
     """Share of the time of the batches that contained it."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each of the image's steps, over all its passes."""
     modulations: Modulations | None = None
     """Precomputed modulations of the next steps, if any."""
 
     def __post_init__(self) -> None:
         self.state, self.sent = self.verified_state, self.done
-        self.progress = RowProgress(self.verified_state, self.done, self.device_seconds)
+        self._report()
 
     @property
     def claim_seconds(self) -> float:
@@ -175,12 +179,18 @@ class Row:
             self.modulations = precompute(program, weights, self.state, self.steps, self.sent)
         return self.modulations
 
-    def advance(self, state: PyTree, device_seconds: float) -> None:
+    def advance(self, state: PyTree, device_seconds: float, digest: int) -> None:
         """Record one finished step whose state is finite."""
         self.verified_state, self.retries_separately = state, False
         self.done += 1
         self.device_seconds += device_seconds
-        self.progress = RowProgress(state, self.done, self.device_seconds)
+        self.digests += (digest,)
+        self._report()
+
+    def _report(self) -> None:
+        self.progress = RowProgress(
+            self.verified_state, self.done, self.device_seconds, self.digests
+        )
 
     def rewind(self) -> None:
         """Discard steps sent but not verified; run the next step alone."""

@@ -33,7 +33,9 @@ class RowSnapshots:
         progress = row.progress
         leaves = self._leaves(row, progress.state).items()
         copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
-        return RowSnapshot(row.before + progress.done, progress.device_seconds, copied)
+        return RowSnapshot(
+            row.before + progress.done, progress.device_seconds, copied, progress.digests
+        )
 
     def bytes(self, row: Row) -> int | None:
         """Return the bytes that `take` copies; None: part of the row is on other hosts' devices."""
@@ -65,7 +67,7 @@ class RowSnapshots:
             log.warning("an image starts over, its snapshot does not fit: %s", error)
             return start
         state = self._launcher.wait(self._launcher.restore(start.state, snapshot.leaves))
-        return RowProgress(state, snapshot.done, snapshot.device_seconds)
+        return RowProgress(state, snapshot.done, snapshot.device_seconds, snapshot.digests)
 
     def _leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
         names = needed(row.programs.changes(row.steps), self._exactly)

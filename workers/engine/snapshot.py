@@ -11,7 +11,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,12 @@ class RowSnapshot:
     device_seconds: float
     leaves: Mapping[str, np.ndarray]
     """Leaves of the row that steps change, by name."""
+    digests: tuple[int, ...] = ()
+    """Digest of the latents after each of these steps; empty in files of an earlier version."""
+
+    def at_step(self, step: int | None) -> RowSnapshot:
+        """Copy for a schedule in which as many steps are done. None: its own schedule."""
+        return self if step is None else replace(self, done=step, digests=())
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,11 @@ def with_optimizations(spec: ModelSpec, fields: Fields) -> Fields:
 
 def to_bytes(snapshot: RowSnapshot, origin: Origin) -> bytes:
     """Serialize a snapshot: JSON header, raw arrays, and a checksum."""
-    progress = {"done": snapshot.done, "device_seconds": snapshot.device_seconds}
+    progress = {
+        "done": snapshot.done,
+        "device_seconds": snapshot.device_seconds,
+        "digests": snapshot.digests,
+    }
     data = packed(Message(KIND, origin.as_json() | progress, snapshot.leaves))
     return data + _checksum(data)
 
@@ -115,7 +125,9 @@ def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
     for name, value in expected.items():
         if actual.get(name) != value:
             raise UnfitSnapshot(f"{name} is {actual.get(name)!r}, not {value!r}")
-    return RowSnapshot(int(actual["done"]), float(actual["device_seconds"]), message.arrays)
+    digests = tuple(actual.get("digests", ()))
+    done, seconds = int(actual["done"]), float(actual["device_seconds"])
+    return RowSnapshot(done, seconds, message.arrays, digests)
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Step loop: the thread that keeps the device busy with denoising steps.
 
-It only chooses a batch, sends its step, and checks the flags of the previous step. All other work
+It only chooses a batch, sends its step, and checks the digests of the previous step. All other work
 on an image runs in other threads.
 """
 
@@ -48,7 +48,8 @@ class StepInFlight:
     epochs: tuple[int, ...]
     """Epochs of its rows when it was sent."""
     states: tuple[PyTree, ...]
-    finite: jax.Array
+    digests: jax.Array
+    """Digest of each row's latents, 0 if not finite: uint32 [batch]."""
     sent_at: float
     work: float
     """Mean work of its rows' step, as a multiple of the usual step."""
@@ -183,7 +184,7 @@ class StepLoop:
         try:
             weights = self._load_weights(batch)
             sent_at, work = time.perf_counter(), batch.work
-            states, finite = batch.run(weights)
+            states, digests = batch.run(weights)
         except EngineFailed:
             raise
         except Exception as error:
@@ -193,7 +194,7 @@ class StepLoop:
         self._count_wait()
         for row, state in zip(batch.rows, states, strict=False):
             row.send(state, next(self._tickets))
-        self._in_flight.append(StepInFlight(batch, epochs, states, finite, sent_at, work))
+        self._in_flight.append(StepInFlight(batch, epochs, states, digests, sent_at, work))
 
     def _is_present(self, batch: Batch) -> bool:
         """Return whether the network that this step needs is on the device."""
@@ -215,7 +216,7 @@ class StepLoop:
         """Wait for a step to end, and process its results."""
         try:
             with TraceAnnotation(STEP):
-                finite = self._fetch(sent.finite)
+                digests = self._fetch(sent.digests)
         except EngineFailed:
             raise
         except Exception as error:
@@ -223,16 +224,16 @@ class StepLoop:
             return
         share = self._measure(sent) / len(sent.batch.rows)
         self.settled += 1
-        results = zip(sent.batch.rows, sent.epochs, sent.states, finite, strict=False)
-        for row, epoch, state, is_finite in results:
+        results = zip(sent.batch.rows, sent.epochs, sent.states, digests, strict=False)
+        for row, epoch, state, digest in results:
             if row.epoch == epoch:
-                self._advance(row, state, is_finite, share)
+                self._advance(row, state, int(digest), share)
 
-    def _advance(self, row: Row, state: PyTree, is_finite: bool, device_seconds: float) -> None:
-        if not is_finite:
+    def _advance(self, row: Row, state: PyTree, digest: int, device_seconds: float) -> None:
+        if not digest:
             self._end(row, non_finite(row.image_done + 1, row.image_steps))
             return
-        row.advance(state, device_seconds)
+        row.advance(state, device_seconds, digest)
         row.on_step(row)
         if row.is_done:
             self._end(row, None)
@@ -266,6 +267,6 @@ class StepLoop:
     def _count_wait(self) -> None:
         """Record host time in which the device may have idled, with no earlier step running."""
         now = time.perf_counter()
-        if all(sent.finite.is_ready() for sent in self._in_flight):  # type: ignore[attr-defined]
+        if all(sent.digests.is_ready() for sent in self._in_flight):  # type: ignore[attr-defined]
             self._meter.waited(now - max(self._free_since, self._at_work))
         self._at_work = now

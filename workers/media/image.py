@@ -45,6 +45,11 @@ def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes
     return file.getvalue()
 
 
+def decode(data: bytes) -> np.ndarray:
+    """Return the pixels of a file that `encode` has made: uint8 [height, width, 3]."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
 def data_uri(data: bytes, content_type: str) -> str:
     """Return bytes as a data URI."""
     return f"data:{content_type};base64,{base64.b64encode(data).decode()}"

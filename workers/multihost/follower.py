@@ -136,10 +136,10 @@ class Follower:
             tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
         )
         modulations = (trees, np.array(fields["places"], np.int32)) if trees else ()
-        states, finite = program(weights, rows, dict(message.arrays), *modulations)
+        states, digests = program(weights, rows, dict(message.arrays), *modulations)
         self.rows.update(zip(fields["after"], states, strict=True))
-        self._last_step = finite
-        self.launched.put(finite)
+        self._last_step = digests
+        self.launched.put(digests)
 
     def _write(self, message: Message) -> None:
         """Write adapter pages.

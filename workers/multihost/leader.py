@@ -130,10 +130,10 @@ class Leader:
                 "places": [] if places is None else places.tolist(),
                 "after": [handle.number for handle in after],
             }
-            states, finite = launch(
+            states, digests = launch(
                 fields, values, lambda: program(weights, states, values, *conditions_at)
             )
-            return tuple(map(RemoteValue, states, after)), finite
+            return tuple(map(RemoteValue, states, after)), digests
 
         return step
 

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from models.interface.pipeline import PreparedRow
 from models.spec.request_images import with_images
 from service.jobs.model.job import STOP_AT_STEP, Snapshot, Stage
-from service.recipes.recipe import Recipe, recipe_of
+from service.recipes.recipe import Recipe, recipe_of, step_digests
 from service.tracing import spans
-from workers.engine.generation import ImageRequest
+from workers.engine.generation import EngineOutput, ImageRequest
 from workers.engine.observer import Observer
+from workers.engine.passes import STEPS
 from workers.engine.row import ImageRow
 from workers.engine.snapshot import RowSnapshot
 from workers.pool.job_context import JobContext
@@ -81,6 +82,8 @@ class ImageRunner(Observer):
         self._digests: Mapping[str, str] = {}
         self._regenerated_s = 0.0
         """Device-seconds of a draft that was generated again."""
+        self._skipped = 0
+        """Steps of the schedule that a draft with fewer steps has replaced."""
 
     async def run(self, images: Mapping[str, bytes], digests: Mapping[str, str]) -> Snapshot:
         """Return the image's snapshot with its files, generated now or by an earlier claim.
@@ -115,7 +118,7 @@ class ImageRunner(Observer):
         preview, seed = draft.preview, fields["seed"]
         context.bill.finish(number, preview.claim_seconds)
         self.on_stage("storing")
-        outputs = await self._files.save(number, self._recipe(seed), seed, preview)
+        outputs = await self._files.save(number, self._recipe(seed, preview), seed, preview)
         return await context.snapshots.draft(number, draft.row, outputs)
 
     async def _finish(self) -> Snapshot:
@@ -126,14 +129,15 @@ class ImageRunner(Observer):
         generated = await worker.engine.generate(fields, self._images, self, begin, job.tenant)
         context.bill.finish(number, generated.claim_seconds + self._regenerated_s)
         self.on_stage("storing")
-        outputs = await self._files.save(number, self._recipe(seed), seed, generated)
+        recipe = self._recipe(seed, generated)
+        outputs = await self._files.save(number, recipe, seed, generated)
         if not job.deaths:  # it may crash a worker again
             worker.quality_samples.offer(
                 ServedOutput(fields, self._images, job.tenant, generated.pixels)
             )
         return Snapshot(
             index=number,
-            step=generated.steps,
+            step=generated.steps - self._skipped,
             fence=context.claim.fence,
             device_seconds=generated.device_seconds,
             outputs=tuple(outputs),
@@ -153,11 +157,16 @@ class ImageRunner(Observer):
             for name, value in (fields | draft_fields).items()
             if name not in draft_fields or draft_fields[name] is not None
         }
-        begin = await snapshots.begin(self._number, self._named(fields), self._named(earlier))
+        engine, position = self._context.worker.engine, None
+        if STEPS in draft_fields:
+            position = await engine.position(self._request(fields), earlier, drafted.steps)
+            self._skipped = position - drafted.steps
+        names = self._named(fields), self._named(earlier)
+        begin = await snapshots.begin(self._number, *names, position)
         if begin is None:
-            engine, request = self._context.worker.engine, self._request(earlier)
-            draft = await engine.draft(request, drafted.steps, Regeneration(self))
+            draft = await engine.draft(self._request(earlier), drafted.steps, Regeneration(self))
             begin = replace(await engine.take_snapshot(draft.row), device_seconds=0.0)
+            begin = begin.at_step(position)
             self._regenerated_s = draft.preview.claim_seconds
         return begin
 
@@ -180,13 +189,14 @@ class ImageRunner(Observer):
         """Return a request with digests of its input images, comparable across jobs."""
         return with_images(fields, lambda path, _: self._digests[path])
 
-    def _recipe(self, seed: int) -> Recipe:
+    def _recipe(self, seed: int, generated: EngineOutput) -> Recipe:
         """Return the metadata that the image's files contain."""
         job, spec = self._context.job, self._context.worker.engine.pipeline.spec
         recipe = recipe_of(job.request, seed, spec, job.loras, self._digests)
-        if job.drafted is None:
-            return recipe
-        return recipe.model_copy(update={"drafted": job.drafted.of(self._number, seed) or None})
+        drafted = job.drafted.of(self._number, seed) or None if job.drafted else None
+        is_complete = len(generated.digests) == generated.steps  # not from an earlier version
+        digests = generated.digests if is_complete and spec.batching.mode == "exact" else ()
+        return recipe.model_copy(update={"drafted": drafted, "step_digests": step_digests(digests)})
 
     def on_prepared(self, prepared: PreparedRow) -> None:
         """Pass the request's warnings on to the job."""

@@ -154,7 +154,7 @@ class JobRunner:
     async def _make(self) -> tuple[list[Output], Usage]:
         """Generate all images concurrently; the first failure cancels the others."""
         has_run = self._job.snapshots or self._job.deaths  # in an earlier claim
-        if self._job.awaits and not has_run and (copied := await self._copied()):
+        if self._job.awaited and not has_run and (copied := await self._copied()):
             return copied, self._usage([])
         reporting = asyncio.create_task(self._context.progress.run())
         try:
@@ -177,7 +177,7 @@ class JobRunner:
         return outputs, self._usage(snapshots)
 
     async def _copied(self) -> list[Output]:
-        """Return copies of an equal job's outputs; empty if this job must generate its own.
+        """Return the images of an equal job; empty if this job must generate its own.
 
         Raises: StoreError: they cannot be stored.
         """
@@ -193,6 +193,12 @@ class JobRunner:
             data = await equal_job.read(store, patience, output)
             if data is None:
                 return []
+            if self._job.encodes:
+                encoded = await self._files.encode_again(output, data)
+                if encoded is None:
+                    return []
+                copied.append(encoded)
+                continue
             small_files = await small_images_of(read, output.key) if output.num_frames else {}
             key = await self._files.put(output.index, output.content_type, data, small_files)
             small_bytes = sum(map(len, small_files.values()))

@@ -14,7 +14,8 @@ import numpy as np
 from models.spec.request_images import without_images
 from service.jobs.model.job import Job, JobError, Output
 from service.jobs.storage.object_store import SMALL_IMAGE_TYPE, beside_key, job_folders, output_key
-from service.recipes.recipe import Recipe
+from service.recipes.files import read_recipe
+from service.recipes.recipe import Recipe, repeatable
 from service.safety.checker import SafetyChecker
 from service.safety.safety_check import SafetyCheck, ShownImage
 from service.safety.verdict import SafetyRefused
@@ -71,6 +72,28 @@ class OutputFiles:
     async def _next_file(self, encoding: Iterator[File], timer: InterleavedTimer) -> File:
         with timer.of("media"):
             return await asyncio.to_thread(next, encoding)
+
+    async def encode_again(self, output: Output, data: bytes) -> Output | None:
+        """Store the image of another job's lossless file in this job's format, with its recipe.
+
+        Returns None if the file does not contain the recipe and the exact pixels.
+
+        Raises: StoreError.
+        """
+        file = await asyncio.to_thread(self._encoded_again, data)
+        if file is None or file.pixels_sha256 != output.pixels_sha256:
+            return None
+        key = await self.put(output.index, file.content_type, file.data, {})
+        return file.described(output.index, key, output.seed, output.made_by)
+
+    def _encoded_again(self, data: bytes) -> File | None:
+        request, recipe = self._context.job.request, read_recipe(data)
+        if recipe is None:
+            return None
+        fields = {**recipe.request, "output": repeatable(request)["output"]}
+        recipe = recipe.model_copy(update={"request": fields})
+        marking = self._context.worker.marking
+        return next(files(image.decode(data), request, recipe, marking))
 
     async def put(
         self, index: int, content_type: str, data: bytes, small_files: Mapping[str, bytes]

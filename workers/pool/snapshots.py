@@ -146,16 +146,21 @@ class Snapshots:
         return snapshot if all(present) else None
 
     async def begin(
-        self, number: int, fields: dict[str, Any], drafted: dict[str, Any] | None = None
+        self,
+        number: int,
+        fields: dict[str, Any],
+        drafted: dict[str, Any] | None = None,
+        position: int | None = None,
     ) -> RowSnapshot | None:
         """Load an earlier claim's snapshot of this image; None: no usable snapshot.
 
         Args:
             fields: the image's resolved request, with the digests of its input images.
             drafted: the request of its draft, if different.
+            position: the step at which the image continues its draft, if the schedule is another.
         """
         self._origins[number] = self._snapshot_store.origin(fields)
-        restored = await self._find(number, drafted)
+        restored = await self._find(number, drafted, position)
         if restored is None:
             self._recorded.pop(number, None)
         self._accounts[number] = self._snapshot_store.budget.account(
@@ -163,7 +168,9 @@ class Snapshots:
         )
         return restored
 
-    async def _find(self, number: int, drafted: dict[str, Any] | None) -> RowSnapshot | None:
+    async def _find(
+        self, number: int, drafted: dict[str, Any] | None, position: int | None
+    ) -> RowSnapshot | None:
         snapshot = self._recorded.get(number)
         if snapshot is None or snapshot.key is None:
             return None
@@ -174,6 +181,7 @@ class Snapshots:
             restored = await self._snapshot_store.get(snapshot.key, origin)
             if is_draft:
                 restored = replace(restored, device_seconds=0.0)  # already charged to the audition
+                restored = restored.at_step(position)
         except (StoreError, UnfitSnapshot) as error:
             log.warning("image %d of %s starts over: %s", number, self._claim.job.id, error)
             return None

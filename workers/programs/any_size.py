@@ -39,15 +39,15 @@ def conditioning_any_size(program: Program) -> Program:
 
 
 def stepping_any_size(program: Program) -> Program:
-    """Wrap a shared step: (weights, rows, values, …) → (rows, finite).
+    """Wrap a shared step: (weights, rows, values, …) → (rows, digests).
 
     Rows keep the leaves specific to their size.
     """
 
     @wraps(program)
     def step(weights: list[Any], rows: Sequence[PyTree], *more: Any) -> tuple[Any, ...]:
-        after, finite = program(weights, tuple(map(shared_row, rows)), *more)
+        after, digests = program(weights, tuple(map(shared_row, rows)), *more)
         pairs = zip(after, rows, strict=True)
-        return tuple({**new, OF_SIZE: row[OF_SIZE]} for new, row in pairs), finite
+        return tuple({**new, OF_SIZE: row[OF_SIZE]} for new, row in pairs), digests
 
     return step

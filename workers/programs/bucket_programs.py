@@ -33,7 +33,7 @@ class StepKind:
     expert: str | None = None
     """Swapped network that must be on the device; None: all needed weights always are."""
     programs: dict[BatchLayout, Compiling] = field(default_factory=dict)
-    """Programs by batch layout: (weights, rows, values [batch, …]) → (rows, finite [batch]).
+    """Programs by batch layout: (weights, rows, values [batch, …]) → (rows, digests [batch]).
 
     With precomputed modulations, two arguments follow: each row's modulations, and the index of its
     step's, int32 [batch]."""

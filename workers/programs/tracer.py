@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.stages import Traced, Wrapped
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Array, Shaped, UInt32
 
 from models.interface.finite import CheckedOutput, decode_checked
 from models.interface.pipeline import Pipeline, PyTree, stack_rows
@@ -100,7 +101,7 @@ class Tracer:
         size: int = 1,
         layout: Layout | None = None,
     ) -> Traced:
-        """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]).
+        """Trace (weights, rows, values [rows, …]) → (rows, `row_digests` [rows]).
 
         Rows of a token bucket have the bucket's padded shapes. With precomputed modulations, two
         arguments follow: each row's modulations, and the index [rows] of its step's.
@@ -121,7 +122,7 @@ class Tracer:
             tree = self._weights.unflatten(weights)
             modulations = gather_steps(*conditioning) if conditioning else None
             after = self.pipeline.step(step_program, tree, batch, values, modulations)
-            return unstack_rows(after, rows, batch), finite_rows(after["latents"])
+            return unstack_rows(after, rows, batch), row_digests(after["latents"])
 
         row = self.arguments.row(shared_row(row))
         columns = self.arguments.columns(values, size)
@@ -194,6 +195,26 @@ def unstack_rows(after: PyTree, rows: Sequence[PyTree], batch: PyTree) -> tuple[
     return tuple(row_after(number, row) for number, row in enumerate(rows))
 
 
-def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
-    """Return which rows contain neither NaN nor infinity."""
-    return jnp.isfinite(latents).all(axis=tuple(range(1, latents.ndim)))
+def row_digests(latents: Shaped[Array, "batch ..."]) -> UInt32[Array, " batch"]:
+    """Return a 32-bit digest of each row's bits; 0 if a row contains NaN or infinity.
+
+    A sum of integers does not depend on the layout. The digest reads the latents as stored, so that
+    equal latents of different programs have equal digests.
+
+    Source: Appleby, MurmurHash3, `fmix32`, for the mixing of each element with its position.
+    """
+    axes = tuple(range(1, latents.ndim))
+    stored = jax.lax.optimization_barrier(latents)
+    unsigned = jnp.dtype(f"uint{8 * stored.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(stored, unsigned).astype(jnp.uint32)
+    positions = jax.lax.iota(jnp.uint32, math.prod(bits.shape[1:])).reshape(bits.shape[1:])
+    digests = mixed(bits ^ mixed(positions)).sum(axis=axes, dtype=jnp.uint32)
+    is_finite = jnp.isfinite(stored).all(axis=axes)
+    return jnp.where(is_finite, jnp.maximum(digests, np.uint32(1)), np.uint32(0))
+
+
+def mixed(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """Return a bijection of 32 bits in which each bit depends on all others."""
+    bits = (bits ^ (bits >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return bits ^ (bits >> np.uint32(16))

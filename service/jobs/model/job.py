@@ -273,6 +273,9 @@ class Job(BaseModel):
     """Id of the job whose files were copied for this one; None: it generates its own."""
     awaits: str | None = None
     """Id of an unended job with an equal request. This job may be given copies of its files."""
+    encodes: str | None = None
+    """Id of a job whose request differs only in the format of its lossless images. This job may
+    encode them in its own format instead of generating them."""
     avoid: str | None = None
     """Name of a worker that leaves the job to others for `queue.affinity_s`, if its model has
     others: of a verification, the worker that generated the output."""
@@ -323,9 +326,14 @@ class Job(BaseModel):
 
     @property
     def copied_from(self) -> str | None:
-        """Id of the job whose files were copied for this one; None: it has no copies (yet)."""
+        """Id of the job whose images this one has, without generating them; None: no such job."""
         is_copied = self.state is JobState.SUCCEEDED and not self.usage.steps
-        return self.awaits if self.awaits and is_copied else self.reuses
+        return self.awaited if self.awaited and is_copied else self.reuses
+
+    @property
+    def awaited(self) -> str | None:
+        """Id of the job whose images it waits for, to copy or encode them; None: no such job."""
+        return self.awaits or self.encodes
 
     @property
     def stop_at_step(self) -> int | None:

@@ -134,13 +134,14 @@ async def test_drafts_of_an_audition_are_chosen_and_finished(
     (job,) = await queue.list(limit=2)
     assert (job.state, job.images, job.stop_at_step) == (JobState.PAUSED, 3, 1)
     assert f"atelier jobs continue {job.id} --images N" in err
-    options = ["--images", "2,0", "--prompt", "a moon", "-o", tmp_path / "chosen"]
+    options = ["--images", "2,0", "--prompt", "a moon", "--steps", 9, "-o", tmp_path / "chosen"]
     (tmp_path / "chosen").mkdir()
     code, out, err = await run("jobs", "continue", job.id, *options)
     assert code == 0 and len(out.split()) == 2
     assert "warning: prompt: the first 1 steps were generated with another value" in err
     newest = (await queue.list(limit=2))[0]
     assert (newest.continues, newest.seeds) == (job.id, [7, 5])
+    assert newest.drafted and newest.drafted.fields.keys() == {"prompt", "num_inference_steps"}
     code, _, err = await run("jobs", "continue", newest.id)
     assert code == atelier.EXIT_FAILED and "can be continued once it is paused" in err
 

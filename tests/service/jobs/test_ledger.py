@@ -81,12 +81,13 @@ async def test_record_has_owner_outputs_and_place(queue: Queue) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["finish", "fail", "cancel", "delete", "expire"])
+@pytest.mark.parametrize("how", ["finish", "pause", "fail", "cancel", "delete", "expire"])
 async def test_each_end_is_recorded_once(queue: Queue, how: str) -> None:
-    claim = await claimed(queue, request={"prompt": PROMPT})
+    stop = {"stop_at_step": 9} if how == "pause" else {}
+    claim = await claimed(queue, request={"prompt": PROMPT, **stop})
     for _ in range(2):
         match how:
-            case "finish":
+            case "finish" | "pause":
                 await queue.finish(claim, [an_output(claim.job)], OWN)
             case "fail":
                 await queue.fail(claim, FAILURE)
@@ -96,7 +97,13 @@ async def test_each_end_is_recorded_once(queue: Queue, how: str) -> None:
                 await queue.delete(claim.job.id)
             case _:
                 await expire(queue, claim) if not await records(queue) else await queue.reap()
-    ends = {"finish": "succeeded", "fail": "failed", "cancel": "canceled", "delete": "canceled"}
+    ends = {
+        "finish": "succeeded",
+        "pause": "paused",
+        "fail": "failed",
+        "cancel": "canceled",
+        "delete": "canceled",
+    }
     assert (await only_record(queue)).outcome == ends.get(how, "expired")
     assert PROMPT not in str(await queue.redis.xrange(keys.LEDGER))
 

@@ -118,6 +118,22 @@ async def test_continuation_can_change_the_prompt(
     assert job.drafted.steps == 2
 
 
+async def test_continuation_can_have_more_steps(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    listed = await paused(http, queue, store, sigmas=[1, 0.75, 0.5, 0.25])
+    answer = await continue_job(http, listed, num_inference_steps=8)
+    assert "must be left out, because the audition has sigmas" in answer.text
+    parent = await paused(http, queue, store)
+    answer = await continue_job(http, parent, images=[0], num_inference_steps=8)
+    assert answer.status_code == 202, answer.text
+    [warning] = answer.json()["warnings"]
+    assert warning["field"] == "num_inference_steps" and "no single request" in warning["message"]
+    assert answer.json()["progress"] == {"step": 2, "steps": 8}
+    job = await queue.get(answer.json()["id"])
+    assert job and job.drafted and job.drafted.fields == {"num_inference_steps": 4}
+
+
 async def test_later_noise_can_have_another_seed(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
@@ -138,7 +154,8 @@ async def test_later_noise_can_have_another_seed(
         ({"images": [1, 1]}, "images", "twice"),
         ({"images": []}, "images", "at least 1"),
         ({"images": [-1]}, "images.0", "at least 0"),
-        ({"num_inference_steps": 9}, "num_inference_steps", "must be 4"),
+        ({"num_inference_steps": 3}, "num_inference_steps", "must be at least 4"),
+        ({"num_inference_steps": 51}, "num_inference_steps", "50"),
         ({"width": 64}, "width", ""),
         ({"prompt": "x" * 100_000}, "prompt", "characters at most"),
     ],

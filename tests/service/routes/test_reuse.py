@@ -188,3 +188,26 @@ async def test_request_in_flight_is_awaited(
     job = await queue.get(last)
     assert job and job.awaits == others[1], "the newest identical job"
     pool.may_finish.set()
+
+
+async def test_lossless_images_are_encoded_in_another_format(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    """A worker encodes them: PNG and lossless WebP have the pixels of all other formats."""
+
+    async def source_of(seed: int, **output: Any) -> str | None:
+        job, _ = await run(http, seed=seed, output=output)
+        stored = await queue.get(job["id"])
+        assert stored and stored.awaits is None
+        jobs[job["id"]] = f"{seed} {output['format']}"
+        return jobs.get(str(stored.encodes))
+
+    jobs: dict[str, str] = {}
+    assert await source_of(1, format="jpeg") is None
+    assert await source_of(1, format="png") is None, "a JPEG file lacks the pixels"
+    assert await source_of(1, format="webp", quality=60) == "1 png"
+    assert await source_of(1, format="jpeg", quality=60) == "1 png"
+    assert await source_of(1, format="jpeg", metadata=False) is None
+    assert await source_of(2, format="webp", quality=100) is None
+    assert await source_of(2, format="png") == "2 webp"
+    assert await source_of(3, format="png") is None

@@ -23,9 +23,10 @@ from service.recipes.recipe import Recipe
 from service.settings.settings import Settings
 from service.verification.verdict import ROUNDING_DB
 from tests.service.adapters import INK, OIL, TAKING
-from tests.service.painter import CPU, TPU, Painter
+from tests.service.painter import CPU, TPU, Brush, Painter
 from tests.service.routes.test_generate import CAT
 from tests.service.standin import MODEL, SPEC, VIDEO, picture
+from workers.media.outputs import Marking
 
 IDENTICAL = "identical, bit for bit"
 COUNTER = "atelier_verifications_total{"
@@ -143,6 +144,23 @@ async def test_single_changed_pixel_is_detected(http: httpx.AsyncClient, pool: P
     assert report["message"].endswith("or version that rounds differently may cause as much")
     assert report["tolerance_db"] == ROUNDING_DB
     assert report["pixels_sha256"]["file"] != report["pixels_sha256"]["drawn"]
+
+
+async def test_differing_step_is_named(http: httpx.AsyncClient, pool: Painter) -> None:
+    """A file that was edited has equal steps; one that another computation made has not."""
+    pool.brush.digests = (1, 2, 3, 4)
+    data = await generated_file(http)
+    report = await verify(http, edited(data))
+    assert (report["differs_at_step"], report["compared_steps"]) == (None, 4)
+    assert "after each of the 4 steps, so the file was changed later" in report["message"]
+    pool.brush = Brush(off_by=9, digests=(1, 2, 30, 40))
+    report = await verify(http, data)
+    assert (report["differs_at_step"], report["compared_steps"]) == (3, 4)
+    assert (report["verdict"], report["max_difference"]) == ("different", 9)
+    assert "; its latents differ from step 3 of 4 on" in report["message"]
+    pool.brush = Brush(off_by=9, marking=Marking(metadata=False))
+    report = await verify(http, data)
+    assert report["differs_at_step"] is report["compared_steps"] is None
 
 
 async def test_another_size_and_hidden_pixels_differ(

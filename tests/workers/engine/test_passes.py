@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from models.interface.pipeline import PreparedRow, RequestWarning
+from models.interface.flow_steps import step_table
+from models.interface.pipeline import PreparedRow, RequestWarning, Step
+from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
+from models.sampling.registry import from_config
+from models.spec.request import RequestError
 from tests.workers.observing import Observing
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
-from workers.engine.passes import ImagePass, with_warnings_of
+from workers.engine.passes import ImagePass, position_after, with_warnings_of
 from workers.programs.compilation import Compilation
 
 CUT = RequestWarning("prompt", "CLIP reads 77 tokens")
@@ -32,6 +36,36 @@ HIRES = {
 TWICE: dict[str, Any] = {"width": 32, "height": 16, "hires": HIRES}
 FIRST, SECOND = "width=32,height=16", "width=64,height=32"
 """Buckets of the passes."""
+
+
+@pytest.mark.parametrize(
+    ("config", "draft", "finished"),
+    [
+        ({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}, (8, 3), (15, 6)),
+        ({"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "trailing"}, (4, 1), (8, 2)),
+        ({"_class_name": "DDIMScheduler", "timestep_spacing": "leading"}, (4, 1), (8, 3)),
+        ({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}, (8, 3), (12, None)),
+        ({"_class_name": "UniPCMultistepScheduler"}, (8, 3), (16, None)),
+    ],
+    ids=["flow", "euler", "ddim", "no such level", "history"],
+)
+def test_a_longer_schedule_continues_a_draft(
+    config: dict[str, Any], draft: tuple[int, int], finished: tuple[int, int | None]
+) -> None:
+    scheduler = from_config(config)
+
+    def steps_of(count: int) -> tuple[Step, ...]:
+        plan = scheduler.plan(count)
+        programs = [StepProgram("unet", solver=scheduler.solver)] * len(plan)
+        return step_table(plan, programs, timestep=plan.timesteps)
+
+    (count, done), (longer, position) = draft, finished
+    steps = steps_of(count), done, steps_of(longer)
+    if position is None:
+        with pytest.raises(RequestError, match=r"depend on earlier|noise level after step 3 of 8"):
+            position_after(*steps)
+    else:
+        assert position_after(*steps) == position
 
 
 @pytest.fixture

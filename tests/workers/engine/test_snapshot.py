@@ -35,12 +35,14 @@ KEPT = RowSnapshot(
         "count": np.int32(7) * np.ones((), np.int32),
         "empty": np.zeros((3, 0), np.float32),
     },
+    (1, 2, 2**32 - 1),
 )
 
 
 def test_round_trip() -> None:
     snapshot = from_bytes(to_bytes(KEPT, ORIGIN), ORIGIN)
     assert (snapshot.done, snapshot.device_seconds) == (5, 1.25)
+    assert snapshot.digests == KEPT.digests
     assert snapshot.leaves.keys() == KEPT.leaves.keys()
     for name, leaf in KEPT.leaves.items():
         assert snapshot.leaves[name].dtype == leaf.dtype

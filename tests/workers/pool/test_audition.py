@@ -16,6 +16,7 @@ from service.jobs.model.job import Job, JobState, Output, Snapshot
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_recipe
+from service.recipes.recipe import DIGEST_CHARS
 from service.settings.tenants import TenantSettings
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
@@ -96,6 +97,12 @@ async def test_chosen_images_are_those_of_a_run_without_a_stop(
         job = await ended(queue, job)
         assert [output.seed for output in job.outputs] == [8, 6]
         assert np.array_equal(await pixels(store, job), await straight(queue, store, job))
+        alone = toy_job(**{**job.request, "num_images": 1})
+        await queue.put(alone)
+        whole = await ended(queue, alone)
+        assert whole.outputs[0].sha256 == job.outputs[0].sha256
+        recipe = read_recipe(await store.get(whole.outputs[0].key))
+        assert recipe and recipe.step_digests and len(recipe.step_digests) == STEPS * DIGEST_CHARS
         assert (job.step, job.steps) == (STEPS * 2, STEPS * 2)
         assert job.usage.steps == (STEPS - STOP) * 2
         assert (await queue.get(parent.id)) == parent, "its drafts are there for others"
@@ -187,6 +194,10 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
         assert job.usage.steps == STEPS - STOP
         recipe = read_recipe(await store.get(job.outputs[0].key))
         assert recipe and recipe.drafted == {"prompt": "a cat"}
+        alone = toy_job(**{**job.request, "prompt": "a cat", "seed": job.seed_of(0)})
+        await queue.put(alone)
+        whole = read_recipe(await store.get((await ended(queue, alone)).outputs[0].key))
+        assert whole and whole.first_difference(recipe) == (STOP + 1, STEPS)
         [branch] = await pixels(store, job)
         for prompt in ("a cat", "a dog"):
             [other] = await straight(queue, store, job, prompt=prompt)
@@ -194,6 +205,37 @@ async def test_a_branch_has_the_first_steps_of_its_draft(
     request = {**job.request, "seed": job.seed_of(0), "prompt": "a cat"}
     expected = reference(ToyPipeline(), request, later=(STOP, {"prompt": "a dog"}))
     assert np.abs(branch.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
+async def test_a_draft_is_finished_with_more_steps(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
+) -> None:
+    """The longer schedule begins at the draft's noise level: 3 of 8 steps are 6 of 16."""
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, phase="gated", num_images=1)
+        before, steps = pipeline.gate.count, 2 * STEPS
+        job = await continuation(store, Drafts(parent, (0,)), num_inference_steps=steps)
+        if not is_kept:
+            await store.delete([str(snapshot.key) for snapshot in job.snapshots])
+        await queue.put(job)
+        job = await ended(queue, job)
+        [image] = await pixels(store, job)
+        assert pipeline.gate.count - before == steps - 2 * STOP + (0 if is_kept else STOP)
+        assert job.usage.steps == steps - 2 * STOP
+        recipe = read_recipe(await store.get(job.outputs[0].key))
+        assert recipe and recipe.drafted == {"num_inference_steps": STEPS}
+        assert recipe.step_digests is None
+        unfit = await continuation(store, Drafts(parent, (0,)), num_inference_steps=12)
+        await queue.put(unfit)
+        unfit = await ended(queue, unfit)
+        assert unfit.error and unfit.error.code == "invalid_request"
+        assert "the noise level after step 3 of 8" in unfit.error.message
+    request = {**job.request, "num_inference_steps": STEPS}
+    later = STOP, {"num_inference_steps": steps}
+    expected = reference(ToyPipeline(), request, later, position=2 * STOP)
+    assert np.abs(image.astype(int) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])

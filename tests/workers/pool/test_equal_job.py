@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -14,13 +15,14 @@ from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from tests.workers.jobs import ended, reached, toy_job
-from tests.workers.polling import until
+from tests.workers.polling import DEADLINE_S, until
 from tests.workers.running_worker import at_work, has_step
 from tests.workers.toy import ToyPipeline
 from workers.pool import equal_job
 from workers.retry import Patience
 
 STEPS = 6
+DAY_S = 86400
 
 
 def gated(**fields: Any) -> Job:
@@ -79,10 +81,13 @@ async def test_equal_job_is_generated_once(
     assert saved_s() - before_s == pytest.approx(2 * original.usage.device_seconds)
 
 
-async def test_another_pool_does_not_wait_for_it(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+@pytest.mark.parametrize(
+    "limits", [{"run_s": DEADLINE_S}, {}], ids=["no longer than it takes", "unknown time"]
+)
+async def test_another_worker_waits_for_it_within_limits(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, limits: dict[str, float]
 ) -> None:
-    """A worker may be slow, or compile first."""
+    """The first worker may be slow, or compile first."""
     other = ToyPipeline()
     other.gate.open()
     async with AsyncExitStack() as pools:
@@ -96,11 +101,48 @@ async def test_another_pool_does_not_wait_for_it(
                 store,
             )
         )
-        again = equal_to(first)
+        again = equal_to(first).model_copy(update=limits)
         await queue.put(again)
+        if waits := bool(limits):
+            await reached(queue, again, JobState.RUNNING)
+            pipeline.gate.open()
         job = await ended(queue, again)
-        assert (job.copied_from, job.usage.steps) == (None, 2 * STEPS)
-        assert (await queue.get(first.id)).state is JobState.RUNNING
+        assert job.copied_from == (first.id if waits else None)
+        assert other.gate.count == job.usage.steps == (0 if waits else 2 * STEPS)
+        if not waits:
+            assert (await queue.get(first.id)).state is JobState.RUNNING
+
+
+def test_wait_ends_early_enough_for_the_deadline() -> None:
+    def wait_s(left_s: float) -> float:
+        limits = {"run_s": DAY_S, "deadline_at": time.time() + left_s}
+        return equal_job.patience_s(toy_job().model_copy(update=limits))
+
+    assert 0 < wait_s(1.5 * DAY_S) <= 0.5 * DAY_S
+    assert (wait_s(3 * DAY_S), wait_s(0.5 * DAY_S)) == (DAY_S, 0)
+
+
+@pytest.mark.parametrize("output", [{"format": "webp", "quality": 60}, {"format": "jpeg"}])
+async def test_images_in_another_format_are_encoded_again(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, output: dict[str, Any]
+) -> None:
+    """The files equal those of a request that generates its images."""
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        first = gated()
+        await queue.put(first)
+        await ended(queue, first)
+        alone, again = gated(output=output), gated(output=output)
+        again = again.model_copy(update={"encodes": first.id})
+        for job in (alone, again):
+            await queue.put(job)
+        alone, again = await ended(queue, alone), await ended(queue, again)
+        assert (again.copied_from, again.usage.steps) == (first.id, 0)
+        assert await files_of(store, again) == await files_of(store, alone)
+        names = {"key"}
+        for encoded, generated in zip(again.outputs, alone.outputs, strict=True):
+            assert encoded.model_dump(exclude=names) == generated.model_dump(exclude=names)
+    assert pipeline.gate.count == 2 * 2 * STEPS
 
 
 async def test_its_places_are_free_meanwhile(

@@ -13,7 +13,7 @@ def keeping(budget: Budget, image_row: Row, step_s: float, cost_s: float, steps:
     """Return the steps after which a snapshot was taken. Each snapshot takes `cost_s`."""
     account, taken = budget.account(image_row.device_seconds), []
     for step in range(1, steps + 1):
-        image_row.advance(None, step_s)
+        image_row.advance(None, step_s, 1)
         if account.pays(image_row, size=1000):
             account.spend(image_row, cost_s)
             taken.append(step)
@@ -62,10 +62,10 @@ def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
     keeping(budget, image_row, 0.1, 0.5, 2000)
     image_row.programs.encode_times.observe(0.5)
     account = budget.account(image_row.device_seconds)
-    image_row.advance(None, 99.0)
+    image_row.advance(None, 99.0, 1)
     account.spend(image_row, 0.5)
     assert not account.pays_suspension(image_row, size=1000)
-    image_row.advance(None, 2.0)
+    image_row.advance(None, 2.0, 1)
     assert account.pays_suspension(image_row, size=1000)
     assert not Budget(0).account(0.0).pays_suspension(image_row, size=1000), (
         "only a drain keeps anything"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from models.parallel.trace_options import TraceOptions, trace_options
 from tests.workers.toy import ToyPipeline
 from workers.programs.compiler import Compiler, signature
 from workers.programs.row_tree import check_row
+from workers.programs.tracer import row_digests
 from workers.slice.mesh import one_device
 
 SIZE_TOLERANCE = 1e-5
@@ -39,8 +41,8 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     single = {name: value[0] for name, value in values.items()}
     batch_layout = compiler.batch_layouts([len(batch)], elastic=False)[-1]
     program, _ = compiler.step(StepProgram("double"), single, batch_layout, batch[0])
-    states, finite = program(compiler.weights.common, tuple(batch), values)
-    assert np.asarray(finite).all()
+    states, digests = program(compiler.weights.common, tuple(batch), values)
+    assert np.asarray(digests).all()
     return [np.asarray(state["latents"]) for state in states]
 
 
@@ -50,6 +52,20 @@ def test_bitwise_equal_in_any_batch_and_position(compiler: Compiler) -> None:
     padded = step(compiler, [tested, tested, tested, tested], [2, 2, 2, 2])
     moved = step(compiler, [c, b, tested, b], [0, 9, 2, 7])[2]
     assert all((first == other).all() for other in (*padded, moved))
+
+
+def test_digests_change_with_any_bit_and_position() -> None:
+    """Row 0 is the original; the others have one changed bit, exchanged elements, NaN, infinity."""
+    latents = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+    batch = np.stack([latents] * 6)
+    batch[1].view(np.uint32)[2, 1] ^= 1
+    batch[2, 0, :2] = latents[0, 1::-1]
+    batch[3, 1, 1], batch[4, 2, 2] = np.nan, np.inf
+    for dtype in (jnp.float32, jnp.bfloat16):
+        first, *others = np.asarray(jax.jit(row_digests)(jnp.asarray(batch, dtype))).tolist()
+        is_float32 = dtype == jnp.float32
+        assert (first != others[0]) is is_float32  # bfloat16 does not have the changed bit
+        assert first != others[1] and others[2:] == [0, 0, first]
 
 
 def test_close_across_batch_sizes(compiler: Compiler) -> None:
