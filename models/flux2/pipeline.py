@@ -13,9 +13,11 @@ from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flow.references import read_references
 from models.flux2.key_mapping import SPELLINGS
 from models.flux2.request import Flux2Request
+from models.flux2.spec import MASK
 from models.interface.denoising_pipeline import Draft
-from models.interface.flow_steps import flow_plan, flow_steps, scheduler_of
-from models.interface.image_start import draw_noise
+from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales, scheduler_of
+from models.interface.image_start import draw_noise, first_latents, mask_inputs
+from models.interface.images import read_image
 from models.interface.pipeline import Fields
 from models.interface.solver_step import first_history, history_key
 from models.nn.layers.step_cache import initial_cache
@@ -23,7 +25,7 @@ from models.sampling.flow_schedule import empirical_mu
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.request import BY_CHECKPOINT, Request
 from models.vae.latent_statistics import NormedLatentPipeline
-from models.vae.references import inputs_of
+from models.vae.references import IMAGE, INPUT, inputs_of
 
 
 class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
@@ -33,6 +35,7 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
     - latents and denoised [tokens, 4c], normalized by channel; step_cache, if enabled;
     - prompt_embeds [prompts, text_tokens, joint];
     - grid [h, w]: empty array with the shape of the VAE's latents;
+    - with a mask: mask, clean and noise [tokens, 4c]; the first reference is the clean image;
     - with references: references [tokens, 4c], and reference_grids, an empty array per index like
       grid.
     """
@@ -53,9 +56,15 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         tokens = h * w // 4
         mu = empirical_mu(tokens, request.num_inference_steps)
         scheduler = scheduler_of(request, self.scheduler)
-        plan = flow_plan(request, scheduler, tokens, mu=mu)
+        mask, size = images.get(MASK), (request.width, request.height)
+        plan = flow_plan(
+            request, scheduler, tokens, request.image_strength(from_image=mask is not None), mu
+        )
         multiple = self.spec.limits.size_multiple_px
-        references = read_references(images, self.spec)
+        others = {path: file for path, file in images.items() if not (mask and path == IMAGE)}
+        references = read_references(others, self.spec)
+        if mask:
+            references = [read_image(images[IMAGE], *size), *references]
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
         sizes = "+".join(f"{columns}x{rows}" for rows, columns in grids)
         draw = partial(draw_noise, TorchGenerator(request.seed), self.config.in_channels)
@@ -63,22 +72,30 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
             request,
             {
                 "noise": draw((h // 2, w // 2), self.dtype),
+                **(mask_inputs(mask, size, (h // 2, w // 2), plan) if mask else {}),
                 **inputs_of(references),
                 **first_history(scheduler.solver),
             },
-            flow_steps(request, plan, scheduler.solver),
+            flow_steps(request, plan, scheduler.solver, **(preserved_scales(plan) if mask else {})),
             tokens + sum(rows * columns for rows, columns in grids),
-            history_key(scheduler.solver) + (f",references={sizes}" if sizes else ""),
+            history_key(scheduler.solver)
+            + (f",references={sizes}" if sizes else "")
+            + (",masked" if mask else ""),
         )
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts and the references."""
         encode = self.network(weights, "text_encoder")
-        rows, columns, _ = inputs["noise"].shape
+        rows, columns, patch = inputs["noise"].shape
+        references = self.references(weights, inputs, partial(self.packed, weights))
+        start = {name: inputs[name] for name in inputs if not name.startswith(INPUT)}
+        if "mask" in inputs:
+            clean = references["references"][: rows * columns]
+            start["image_latents"] = clean.reshape(rows, columns, patch)
         return {
-            "latents": inputs["noise"].reshape(rows * columns, -1),
+            **first_latents(start, lambda *_: None, lambda latents: latents.reshape(-1, patch)),
             "grid": jnp.zeros((2 * rows, 2 * columns, 0)),
             "prompt_embeds": encode(inputs["ids"], inputs["read"].astype(bool)),
-            **self.references(weights, inputs, partial(self.packed, weights)),
+            **references,
             **initial_cache(inputs, self.width, self.dtype),
         }

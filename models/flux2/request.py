@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic.dataclasses import dataclass
 
 from models.spec.field_types import Scale, TextTokens
-from models.spec.request import REQUEST, FlowRequest, served_fields
+from models.spec.request import REQUEST, FlowImageRequest, served_fields
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
-class Flux2Request(FlowRequest):
+class Flux2Request(FlowImageRequest):
     """Parameters of one FLUX.2 klein image, named as in diffusers' Flux2KleinPipeline."""
 
     SCALES = ("guidance_scale",)
@@ -24,7 +24,7 @@ class Flux2Request(FlowRequest):
         return self.guidance_scale > 1
 
 
-FIELDS = served_fields(Flux2Request, "image", "reference_images")
+FIELDS = served_fields(Flux2Request, "image", "mask_image", "reference_images")
 """Request fields of FLUX.2 klein."""
 GUIDANCE = frozenset({"guidance_scale", "negative_prompt"})
 """Fields of classifier-free guidance; not available in distilled checkpoints."""

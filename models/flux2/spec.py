@@ -16,6 +16,7 @@ from models.vae.references import IMAGE, REFERENCE_IMAGES
 DISTILLED: Mapping[str, Any] = {"num_inference_steps": 4}
 BASE: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0}
 """Defaults of the authors' model pages, and of diffusers' Flux2KleinPipeline."""
+MASK = "mask_image"
 MAX_REFERENCES = 3
 """Maximum images in addition to `image`: four in total, as in the authors' API."""
 MAX_PIXELS = 1 << 20
@@ -38,9 +39,11 @@ def spec_of(vae: VaeConfig, *, is_distilled: bool) -> MakeSpec:
             "max_sequence_length": MAX_TEXT_TOKENS,
             **(DISTILLED if is_distilled else BASE),
         },
+        {"inpainting": {"strength": 0.8}},
         family="flux2",
-        tasks=("text-to-image", "image-to-image"),
-        sized_by_image=("image-to-image",),
+        tasks=("text-to-image", "image-to-image", "inpainting"),
+        sized_by_image=("image-to-image", "inpainting"),
+        strength_needs=MASK,
         sized_within_px=MAX_PIXELS,
         needs=NEEDS,
         limits=limits,

@@ -139,6 +139,28 @@ def image_inputs(
     }
 
 
+def mask_inputs(
+    data: bytes, size: tuple[int, int], grid: tuple[int, int], plan: Plan
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a mask over tokens: shares [rows, columns, 1], and the scales.
+
+    The image's clean latents are `image_latents` for `first_latents`, of the tokens' shape.
+
+    Args:
+        size: width and height.
+        grid: rows and columns of the tokens.
+
+    Raises: RequestError: the mask cannot be read.
+
+    Source: diffusers pipeline_flux2_klein_inpaint.py, prepare_mask_latents.
+    """
+    return {
+        "mask": resized(read_mask(data, *size)[..., None], *grid),
+        "clean_scale": plan.clean_scale[0],
+        "noise_scale": plan.noise_scale[0],
+    }
+
+
 def first_latents(
     inputs: Mapping[str, Any],
     encode: Callable[[Array, Array], Float[Array, "h w c"]],
