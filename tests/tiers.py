@@ -30,6 +30,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "processes": (
         *("chaos", "clients", "e2e", "packaging", "skew", "deploy/bench/serving"),
         *("deploy/docker", "deploy/local"),
+        "deploy/bench/test_compare.py",
         "workers/diffusers/test_process.py",
         *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
         "service/batches/test_driver.py",
@@ -118,6 +119,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "clients/test_aiperf.py": (),
     "clients/test_litellm.py": (),
     "deploy/bench/engine/test_measure.py": ("test_rounds_alternate_with_and_without_adapters",),
+    "deploy/bench/test_compare.py": ("test_compare_of_a_checkpoint",),
     "deploy/bench/serving/test_serve.py": ("test_interrupt_prints_the_partial_report",),
     "deploy/cli/test_calibrate.py": (),
     "e2e/test_control_video.py": (),
