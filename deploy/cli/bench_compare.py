@@ -12,8 +12,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.cli.options import DTYPES, add_settings, count, not_negative, positive, settings_of
-from deploy.cli.options import without_none as given
+from deploy.cli.options import (
+    DTYPES,
+    add_settings,
+    count,
+    not_negative,
+    positive,
+    settings_of,
+    without_none,
+)
 from deploy.cli.output_files import HERE, check_writable
 from deploy.cli.requirements import check_pools
 from deploy.exit_codes import EXIT_FAILED, say
@@ -139,7 +146,7 @@ class Turns:
                 each.model_copy(update={"request": {**each.request, **model}})
                 for each in read_trace(args.trace)
             ]
-        fields = given(
+        fields = without_none(
             width=args.width,
             height=args.height,
             num_frames=args.num_frames,
@@ -173,7 +180,7 @@ def of_backend(
     if backend == "diffusers":
         shared = {key: getattr(model, key) for key in OF_CHECKPOINT}
         model, pool = ModelSettings(**shared), None
-    model = model.model_copy(update=given(backend=backend, dtype=args.dtype))
+    model = model.model_copy(update=without_none(backend=backend, dtype=args.dtype))
     pool = pool or PoolSettings(model=name, devices=1)
     values |= {
         "state_dir": folder / "state",

@@ -31,7 +31,7 @@ FURTHER: Mapping[Task, Any] = {
     "inpainting": AutoPipelineForInpainting,
 }
 """Makers of pipelines for further tasks, from the weights of one for text to image."""
-SOFTWARE = ("torch", "diffusers", "transformers", "accelerate")
+SOFTWARE = ("torch", "diffusers", "transformers", "accelerate", "peft")
 PREVIEW_LATENTS = 32
 """Maximum side of the latents that a preview decodes; larger ones are averaged down."""
 
@@ -82,6 +82,8 @@ class LoadedPipelines:
 def load(name: str, model: ModelSettings) -> LoadedPipelines:
     """Load a checkpoint onto the first GPU, or the CPU.
 
+    Requests may use adapters if the settings have `lora_pages`, and its pipeline loads them.
+
     Raises: CheckpointError: diffusers cannot load it, or its pipeline takes no prompt.
     """
     if is_url(model.source):
@@ -95,7 +97,7 @@ def load(name: str, model: ModelSettings) -> LoadedPipelines:
         else:
             pipeline.to(device)
         by_task = with_further_tasks(pipeline)
-        spec = spec_of(name, by_task, folder, dict(model.defaults))
+        spec = spec_of(name, by_task, folder, model.defaults, bool(model.lora_pages))
     log.info("%s: %s on %s, by diffusers", name, type(pipeline).__name__, device)
     return LoadedPipelines(spec, by_task, device, offloads)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
+from models.spec.lora import PAGE_COUNTS
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from workers.diffusers.call import argument_of, parameters_of
 
@@ -37,12 +38,13 @@ Pipelines = Mapping[Task, Any]
 
 
 def spec_of(
-    name: str, pipelines: Pipelines, folder: Path, defaults: Mapping[str, Any]
+    name: str, pipelines: Pipelines, folder: Path, defaults: Mapping[str, Any], adapters: bool
 ) -> ModelSpec:
     """Build the spec of a checkpoint's pipelines.
 
     Args:
         defaults: of the model's settings, which override the checkpoint's.
+        adapters: whether the settings allow some.
 
     Raises: ValueError: a default names a field that no pipeline has.
     """
@@ -54,12 +56,14 @@ def spec_of(
     chosen = chosen_defaults(name, folder, defaults, fields)
     from_images = tuple(t for t in tasks if t in ("image-to-image", "inpainting"))
     limits = limits_of(first, {**common, **chosen})
+    takes_adapters = hasattr(first, "load_lora_weights")
     lengths = ("num_frames", "max_sequence_length")
     return ModelSpec(
         name=name,
         family=FAMILY,
         backend="diffusers",
-        lacks=LACKS,
+        lacks=LACKS if takes_adapters else (*LACKS, "adapters"),
+        lora_pages=PAGE_COUNTS[-1] if takes_adapters and adapters else 0,  # nothing is reserved
         tasks=tasks,
         fields=fields,
         needed=frozenset({"control_image"} & fields),
