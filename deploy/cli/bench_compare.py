@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     check_pools()
     from rich.console import Console
 
-    from deploy.bench.compare import compared, show
+    from deploy.bench.serving.compare import compared, show
     from deploy.bench.serving.load import NotMeasured
 
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ class Turns:
             return asyncio.run(self._sent(url))
 
     async def _sent(self, url: str) -> dict[str, Any]:
-        from deploy.bench.compare import CONNECTIONS, measured_turn
+        from deploy.bench.serving.compare import CONNECTIONS, measured_turn
         from deploy.bench.serving.server import Server
 
         async with Server(url, {}, CONNECTIONS) as server:
@@ -136,7 +136,7 @@ class Turns:
 
     async def _planned(self, server: Server) -> list[TimedRequest]:
         """Return the trace. Raises: UsageError: its file cannot be read."""
-        from deploy.bench.compare import default_trace
+        from deploy.bench.serving.compare import default_trace
         from deploy.bench.serving.timed_request import read_trace
 
         args = self._args

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deploy.bench.compare import ratios
+from deploy.bench.serving.compare import ratios
 
 Json = dict[str, Any]
 STAGES = ("step", "encode", "decode", "request")

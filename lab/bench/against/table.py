@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from deploy.bench.compare import spread
 from deploy.bench.engine.table import shown
+from deploy.bench.serving.compare import spread
 from lab.bench.against.compare import STAGES
 
 Json = Mapping[str, Any]

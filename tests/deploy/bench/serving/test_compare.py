@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import models.demo
-from deploy.bench.compare import NATIVE, STAGES, compared, default_trace, show, spread
+from deploy.bench.serving.compare import NATIVE, STAGES, compared, default_trace, show, spread
 from deploy.bench.serving.load import NotMeasured
 from deploy.cli import bench_compare
 from service.settings.models import ModelSettings, SizeSettings

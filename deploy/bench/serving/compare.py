@@ -25,7 +25,7 @@ STAGES = {
     "request": "seconds from sending such a request to its files",
     "trace": "seconds from the first request of the trace to the last files",
 }
-"""What a turn measures."""
+"""Figures of a turn, with their meanings."""
 SAME_WORK = (
     *("width", "height", "num_frames", "num_inference_steps", "max_sequence_length"),
     *("guidance_scale", "true_cfg_scale"),
