@@ -30,7 +30,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "processes": (
         *("chaos", "clients", "e2e", "packaging", "skew", "deploy/bench/serving"),
         *("deploy/docker", "deploy/local"),
-        "workers/diffusers/test_process.py",
+        *("workers/diffusers/test_process.py", "workers/diffusers/test_system.py"),
         *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
         "service/batches/test_driver.py",
         *("service/jobs/test_failover.py", "service/jobs/test_secure.py"),
@@ -118,6 +118,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "clients/test_aiperf.py": (),
     "clients/test_litellm.py": (),
     "deploy/bench/engine/test_measure.py": ("test_rounds_alternate_with_and_without_adapters",),
+    "deploy/bench/serving/test_compare.py": ("test_compare_of_a_checkpoint",),
     "deploy/bench/serving/test_serve.py": ("test_interrupt_prints_the_partial_report",),
     "deploy/cli/test_calibrate.py": (),
     "deploy/k8s/test_sentinel.py": (
@@ -225,6 +226,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_alerts_fire_with_operator_scopes[slow_alerts-operator]",
     ),
     "workers/diffusers/test_process.py": (),
+    "workers/diffusers/test_system.py": (),
     "workers/building/test_command.py": (
         "test_prebuilt_programs_give_the_same_image",
         "test_described_chips_get_their_programs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.local.processes import ATELIER, dies_with_parent, importing_atelier
+from deploy.local.running import ALL, READY
 
 FOLDER = Path(".atelier")
 
@@ -36,9 +36,6 @@ FIRST_OUTPUTS = {
     ),
 }
 """First output of each demo model, generated when it is ready."""
-READY = re.compile(r"^(\S+) is ready at (\S+)")
-ALL = "Atelier"
-"""Name of the system, which is ready when all models are."""
 
 
 def main(arguments: list[str]) -> int:

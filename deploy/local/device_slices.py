@@ -8,6 +8,7 @@ from pathlib import Path
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
+from workers.loading.backends import backend_of
 from workers.slice.mesh_shape import MeshShape
 
 ACCELERATORS = (
@@ -49,6 +50,16 @@ def wanted(name: str, pool: PoolSettings) -> int | None:
     except ValueError as error:
         raise ConfigError(f"pools.{name}.mesh: {error}") from None
     return pool.devices or (shape.devices if shape.is_whole else None)
+
+
+def one_device_each(settings: Settings) -> dict[str, PoolSettings]:
+    """Return the pools, with one device for each slice of those that diffusers serves."""
+    pools = dict(settings.pools)
+    for name, pool in pools.items():
+        model = settings.models.get(pool.model)
+        if pool.devices is None and model is not None and backend_of(model) == "diffusers":
+            pools[name] = pool.model_copy(update={"devices": 1})
+    return pools
 
 
 def with_own_page(settings: Settings, name: str, index: int) -> Settings:

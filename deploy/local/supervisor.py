@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.exit_codes import EXIT_CONFIG
-from deploy.local.device_slices import deal, visible_devices, with_own_page
+from deploy.local.device_slices import deal, one_device_each, visible_devices, with_own_page
 from deploy.local.embedded_redis import EmbeddedRedis, NotStarted, embedded_server
 from deploy.local.environment import for_pools, settings_environment, with_host_devices
 from deploy.local.processes import ATELIER, Child, ending, importing_atelier
@@ -216,9 +216,8 @@ class Supervisor:
         self._front = Child(
             "front", [*ATELIER, "serve", "--fd", str(fd)], common, self._relay, pass_fds=[fd]
         )
-        dealt = deal(
-            settings.pools, host_devices or visible_devices(os.environ), bool(host_devices)
-        )
+        devices_here = host_devices or visible_devices(os.environ)
+        dealt = deal(one_device_each(settings), devices_here, bool(host_devices))
         names = [
             (name, index, f"{name}.{index}" if pool.count > 1 else name, devices)
             for name, pool in settings.pools.items()

@@ -53,8 +53,8 @@ def has_no_upscaler(model: ModelSpec) -> str:
 
 def takes_no_loras(model: ModelSpec) -> str:
     """Return the message for requests with adapters to a model that accepts none."""
-    if model.backend == "diffusers":
-        return f"the model {model.name!r} runs in diffusers, where requests choose no adapters"
+    if "adapters" in model.lacks:
+        return f"the pipeline of the model {model.name!r} loads no adapters"
     return (
         f"the model {model.name!r} accepts no adapters; its operator can enable them in"
         f" models.{model.name}.lora_pages"

@@ -169,7 +169,8 @@ class ModelSettings(Section):
     layer. Default: if device memory requires it."""
     lora_pages: int | None = Field(None, ge=0)
     """Device memory reserved for adapters, in pages of 16 ranks: an adapter of rank 64 takes four.
-    0: requests may not use adapters. Default: 16 if `[loras]` name the model, else 0."""
+    0: requests may not use adapters. Any more allows them for a diffusers model, which reserves
+    nothing. Default: 16 if `[loras]` name the model, else 0."""
     batching: Literal["exact", "fast"] = "exact"
     """\"exact": each step runs one program with a fixed batch size. The same request gives the same
     bytes alone and in a batch. "fast": programs of several batch sizes, chosen by measured times.

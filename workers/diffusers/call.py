@@ -90,9 +90,7 @@ def stand_ins(spec: ModelSpec) -> dict[str, bytes]:
 
 
 def pixels_of(output: Any) -> np.ndarray:
-    """Return the pixels of a call's output.
-
-    uint8 [height, width, 3]; for a video [frames, height, width, 3].
+    """Return a call's output as uint8 [height, width, 3]; of a video [frames, height, width, 3].
 
     Raises: GenerationFailed: the checkpoint's own safety checker has blackened it.
     """

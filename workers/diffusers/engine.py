@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 
 from models.interface.pipeline import Fields
 from models.spec.model_spec import Task
 from models.spec.passes import steps_of
 from service.jobs.model.job import JobError
-from workers import metrics
+from workers.diffusers.adapters import LoraPaths, PipelineAdapters
 from workers.diffusers.call import arguments, pixels_of, stand_ins
 from workers.diffusers.load import LoadedPipelines
-from workers.diffusers.steps import Canceled, PipelineRow, StepHook
-from workers.engine.errors import EngineFailed, GenerationFailed, generation_errors
-from workers.engine.generation import Draft, EngineOutput, ImageRequest
+from workers.diffusers.steps import StepHook
+from workers.engine.adapters import LoraFiles, no_files
+from workers.engine.errors import EngineFailed, GenerationFailed
+from workers.engine.generation import EngineOutput
 from workers.engine.observer import UNOBSERVED, Observer
 from workers.engine.snapshot import RowSnapshot
-from workers.engine.uncompiled import ImageCosts, NoAdapters, NoSteps, NoUpscalers, TrialRuns
-from workers.programs.batch_sizes import exact
-
-T = TypeVar("T")
-
-UNSUPPORTED = GenerationFailed(
-    JobError(code="invalid_request", message="a diffusers model cannot stop and resume")
-)
+from workers.engine.uncompiled import UNSUPPORTED, Canceled, UncompiledBackend, UncompiledRow
 
 
-class DiffusersEngine:
-    """Backend of one model's pipelines. Use it from one event loop."""
+class DiffusersEngine(UncompiledBackend):
+    """Backend of one model's pipelines.
 
-    slots = 1
+    Args:
+        lora_files: resolves the adapters' files.
+    """
 
-    def __init__(self, pipelines: LoadedPipelines) -> None:
+    def __init__(self, pipelines: LoadedPipelines, lora_files: LoraFiles = no_files) -> None:
+        super().__init__(pipelines.spec, self._try_steps)
         self.pipeline = pipelines
         self.place = pipelines.place
-        self.batching = exact()
-        self.costs = ImageCosts(pipelines.spec)
-        self.readiness = TrialRuns(self._try_steps)
-        self.adapters, self.upscalers, self.step_loop = NoAdapters(), NoUpscalers(), NoSteps()
-        self._loop = asyncio.get_running_loop()
-        self.failure: asyncio.Future[EngineFailed] = self._loop.create_future()
-        self._thread = ThreadPoolExecutor(1, "diffusers")
+        self.adapters = PipelineAdapters(pipelines.spec.name, pipelines.default, lora_files)
         scheduler = getattr(pipelines.default, "scheduler", None)
         self._hook = None if scheduler is None else StepHook(scheduler)
-        metrics.slots.labels(pipelines.spec.name).set(1)
 
     async def generate(
         self,
@@ -67,141 +55,116 @@ class DiffusersEngine:
             GenerationFailed: the pipeline rejects the request, or fails.
             EngineFailed: the device can be used no more.
         """
-        row = self._new_row(fields, observer)
+        adapters = await self.adapters.find(fields, tenant)
         with observer.timed(self.pipeline.spec.name, "denoise"):
-            pixels, seconds = await self._in_thread(self._called, fields, images, row, row=row)
-        if pixels is None:
-            raise UNSUPPORTED
-        return EngineOutput(pixels, fields["seed"], row.done, seconds, seconds)
+            return await self._run(fields, images, adapters, observer)
 
     async def _try_steps(self, fields: Fields, steps: int) -> None:
         """Run the first steps of a warm-up request. Raises: as `generate`."""
-        row = self._new_row(fields, UNOBSERVED)
-        images = stand_ins(self.pipeline.spec)
         few = {**fields, "num_inference_steps": min(steps, fields["num_inference_steps"])}
-        await self._in_thread(self._called, few, images, row, row=row)
+        await self._run(few, stand_ins(self.pipeline.spec), ())
 
-    def _new_row(self, fields: Fields, observer: Observer) -> PipelineRow:
-        observer.on_stage("denoising")
-
-        def report(row: PipelineRow) -> None:
+    async def _run(
+        self,
+        fields: Fields,
+        images: Mapping[str, bytes],
+        adapters: LoraPaths,
+        observer: Observer = UNOBSERVED,
+    ) -> EngineOutput:
+        def report(row: UncompiledRow) -> None:
             self._loop.call_soon_threadsafe(observer.on_step, row)
             if row.all_sent:
                 self._loop.call_soon_threadsafe(observer.on_stage, "decoding")
 
-        size = fields["width"], fields["height"]
-        preview = partial(self.pipeline.preview, self._pipeline_of(fields), size)
-        return PipelineRow(steps_of(fields, self.pipeline.spec), report, preview)
+        observer.on_stage("denoising")
+        row = UncompiledRow(steps_of(fields, self.pipeline.spec), report)
+        return await self.in_thread(partial(self._called, fields, images, adapters, row), row)
 
     def _pipeline_of(self, fields: Fields) -> Any:
-        by_task = self.pipeline.by_task
         task: Task = "inpainting" if "mask_image" in fields else "image-to-image"
-        return (
-            by_task.get(task, self.pipeline.default) if "image" in fields else self.pipeline.default
-        )
+        default = self.pipeline.default
+        return self.pipeline.by_task.get(task, default) if "image" in fields else default
 
     def _called(
-        self, fields: Fields, images: Mapping[str, bytes], row: PipelineRow
-    ) -> tuple[np.ndarray | None, float]:
-        """Call the pipeline in its thread; return the pixels and the seconds that it took."""
+        self, fields: Fields, images: Mapping[str, bytes], adapters: LoraPaths, row: UncompiledRow
+    ) -> EngineOutput:
+        """Call the pipeline in its thread."""
         pipeline = self._pipeline_of({**fields, **images})
         row.times[:] = [time.perf_counter()]
         kwargs = arguments(pipeline, fields, images, self.pipeline.spec.fields)
-        if self._hook:
-            self._hook.row = row
         try:
-            output = pipeline(**kwargs)
+            with torch_errors(), self._reporting(row, pipeline, fields, adapters):
+                self.adapters.switch(adapters)
+                output = pipeline(**kwargs)
         except Canceled:
-            return None, row.claim_seconds
+            raise UNSUPPORTED from None
         except ValueError as error:
             if row.done:
                 raise
             rejected = JobError(code="invalid_request", message=str(error))
             raise GenerationFailed(rejected) from error
         finally:
-            if self._hook:
-                self._hook.row = None
-            row.end()
             pipeline.maybe_free_model_hooks()
         pixels = pixels_of(output)
         row.times.append(time.perf_counter())
         self.costs.record(fields, row.times)
-        return pixels, row.times[-1] - row.times[0]
+        seconds = row.times[-1] - row.times[0]
+        return EngineOutput(pixels, fields["seed"], row.done, seconds, seconds)
 
-    async def _in_thread(
-        self, function: Callable[..., T], *args: Any, row: PipelineRow | None = None
-    ) -> T:
-        """Run a function in the pipeline's thread, after those before it; cancel a row with it."""
-        if self.failure.done():
-            raise self.failure.result()
+    @contextmanager
+    def _reporting(
+        self, row: UncompiledRow, pipeline: Any, fields: Fields, adapters: LoraPaths
+    ) -> Iterator[None]:
+        """Report the scheduler's steps as those of a row."""
+        size = fields["width"], fields["height"]
+
+        def on_step(left: Callable[[], int], latents: Any, estimate: Any) -> None:
+            if not row.done:
+                row.to_do = left() or row.to_do
+            is_finite = bool(torch.isfinite(latents).all())  # waits for the device
+            row.advance(is_finite, partial(self.pipeline.preview, pipeline, size, estimate))
+            if row.done < row.to_do:
+                self.adapters.scale(adapters, row.done, row.to_do)
+
+        self._row = row
+        if self._hook:
+            self._hook.on_step = on_step
         try:
-            with generation_errors("generating the image"):
-                return await self._loop.run_in_executor(self._thread, converted, function, *args)
-        except EngineFailed as error:
-            if not self.failure.done():
-                self.failure.set_result(error)
-            raise
+            yield
         finally:
-            if row is not None:
-                row.canceled = True
-
-    async def draft(
-        self, request: ImageRequest, stop_at: int, observer: Observer = UNOBSERVED
-    ) -> Draft:
-        """Raise GenerationFailed: admission refuses such requests."""
-        raise UNSUPPORTED
-
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
-        """Raise GenerationFailed: admission refuses such requests."""
-        raise UNSUPPORTED
-
-    async def preview(self, row: PipelineRow) -> np.ndarray | None:
-        """Return a preview made after the row's next step; None: there is none."""
-        wanted: Future[np.ndarray | None] = Future()
-        row.preview = wanted
-        if row.is_ended:
-            return None
-        return await asyncio.wrap_future(wanted)
-
-    async def take_snapshot(self, row: PipelineRow) -> RowSnapshot:
-        """Raise GenerationFailed: a pipeline's state cannot be copied."""
-        raise UNSUPPORTED
+            if self._hook:
+                self._hook.on_step = None
+            self._row = None
+            row.end()
 
     async def offload_weights(self) -> None:
         """Move the weights to host memory, once the image in progress has ended."""
-        await self._in_thread(self._move, "cpu")
+        await self.in_thread(partial(self._move, "cpu"))
 
     async def reload_weights(self, keep_copies: bool = True) -> float:
         """Move the weights back to the device; return the seconds."""
-        return await self._in_thread(self._move, self.pipeline.device)
+        return await self.in_thread(partial(self._move, self.pipeline.device))
 
     def _move(self, device: torch.device | str) -> float:
         began = time.perf_counter()
-        if not self.pipeline.offloads:
-            self.pipeline.default.to(device)
-        if torch.cuda.is_available():
+        with torch_errors():
+            if not self.pipeline.offloads:
+                self.pipeline.default.to(device)
             torch.cuda.empty_cache()
         return time.perf_counter() - began
 
-    def close(self) -> None:
-        """Accept no more images; the one in progress ends with its next step."""
-        if self._hook and self._hook.row:
-            self._hook.row.canceled = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
-
-def converted(function: Callable[..., T], *args: Any) -> T:
-    """Call a function with torch's errors as those of the engine.
+@contextmanager
+def torch_errors() -> Iterator[None]:
+    """Convert torch's errors to those of the engine.
 
     Raises: MemoryError: the device's memory is exhausted; EngineFailed: its driver has failed.
     """
     try:
-        return function(*args)
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise MemoryError(str(error)) from error
+        yield
     except RuntimeError as error:
-        if "can't allocate memory" in str(error):
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            torch.cuda.empty_cache()
             raise MemoryError(str(error)) from error
         if isinstance(error, torch.AcceleratorError):
             raise EngineFailed(f"the device failed: {error}") from error

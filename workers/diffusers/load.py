@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -20,10 +21,12 @@ from diffusers.pipelines import auto_pipeline
 from models.checkpoint.folder import CheckpointError, checkpoint_errors, read_model_index
 from models.checkpoint.hub import resolve
 from models.checkpoint.object_folder import is_url
+from models.interface.finite import IMAGE
 from models.spec.model_spec import ModelSpec, Task
 from service.settings.models import ModelSettings
 from workers.diffusers.call import parameters_of
 from workers.diffusers.spec import spec_of, task_of
+from workers.engine.errors import DECODERS, not_finite
 from workers.engine.place import CPU, Place, place_without_programs
 
 FURTHER: Mapping[Task, Any] = {
@@ -31,7 +34,7 @@ FURTHER: Mapping[Task, Any] = {
     "inpainting": AutoPipelineForInpainting,
 }
 """Makers of pipelines for further tasks, from the weights of one for text to image."""
-SOFTWARE = ("torch", "diffusers", "transformers", "accelerate")
+SOFTWARE = ("torch", "diffusers", "transformers", "accelerate", "peft")
 PREVIEW_LATENTS = 32
 """Maximum side of the latents that a preview decodes; larger ones are averaged down."""
 
@@ -82,6 +85,8 @@ class LoadedPipelines:
 def load(name: str, model: ModelSettings) -> LoadedPipelines:
     """Load a checkpoint onto the first GPU, or the CPU.
 
+    Requests may use adapters if the settings have `lora_pages`, and its pipeline loads them.
+
     Raises: CheckpointError: diffusers cannot load it, or its pipeline takes no prompt.
     """
     if is_url(model.source):
@@ -95,9 +100,17 @@ def load(name: str, model: ModelSettings) -> LoadedPipelines:
         else:
             pipeline.to(device)
         by_task = with_further_tasks(pipeline)
-        spec = spec_of(name, by_task, folder, dict(model.defaults))
+    if decoder := getattr(getattr(pipeline, "vae", None), "decoder", None):
+        decoder.register_forward_hook(check_finite)
+        spec = spec_of(name, by_task, folder, model.defaults, bool(model.lora_pages))
     log.info("%s: %s on %s, by diffusers", name, type(pipeline).__name__, device)
     return LoadedPipelines(spec, by_task, device, offloads)
+
+
+def check_finite(_decoder: Any, _latents: Any, output: Any) -> None:
+    """Check a decoder's output. Raises: GenerationFailed: it is not finite."""
+    if not torch.isfinite(output if torch.is_tensor(output) else output[0]).all():
+        raise not_finite(DECODERS["decode", IMAGE])
 
 
 def _loaded(folder: Path, model: ModelSettings) -> Any:
@@ -128,11 +141,7 @@ def with_further_tasks(pipeline: Any) -> dict[Task, Any]:
     if not of_text:
         return by_task
     for task, maker in FURTHER.items():
-        try:
-            further = maker.from_pipe(pipeline)
-        except (ValueError, AttributeError) as error:
-            log.info("no %s: %s", task, error)
-            continue
-        further.set_progress_bar_config(disable=True)
-        by_task[task] = further
+        with suppress(ValueError, AttributeError):  # its class has no pipeline for the task
+            by_task[task] = maker.from_pipe(pipeline)
+            by_task[task].set_progress_bar_config(disable=True)
     return by_task

@@ -10,6 +10,7 @@ from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
+from models.spec.lora import PAGE_COUNTS
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from workers.diffusers.call import argument_of, parameters_of
 
@@ -28,21 +29,21 @@ ALWAYS = ("prompt", "seed", "num_images", "width", "height", "num_inference_step
 IMAGES = ("image", "mask_image", "control_image", "last_image")
 SIDE_PX, FRAMES, STEPS, TOKENS = 512, 49, 50, 512
 """Defaults of a pipeline that does not state its own."""
-SIDES, AREAS, LENGTHS = 4, 4, 4
-"""Limits of width, area and frames, as multiples of the defaults."""
-MAX_REFERENCES = 4
+SIDES, AREAS, LENGTHS, MAX_REFERENCES = 4, 4, 4, 4
+"""Limits of width, area and frames as multiples of the defaults, and of reference images."""
 
 Pipelines = Mapping[Task, Any]
 """Pipelines that share their weights, by task; the checkpoint's own is the first."""
 
 
 def spec_of(
-    name: str, pipelines: Pipelines, folder: Path, defaults: Mapping[str, Any]
+    name: str, pipelines: Pipelines, folder: Path, defaults: Mapping[str, Any], adapters: bool
 ) -> ModelSpec:
     """Build the spec of a checkpoint's pipelines.
 
     Args:
         defaults: of the model's settings, which override the checkpoint's.
+        adapters: whether the settings allow some.
 
     Raises: ValueError: a default names a field that no pipeline has.
     """
@@ -54,12 +55,14 @@ def spec_of(
     chosen = chosen_defaults(name, folder, defaults, fields)
     from_images = tuple(t for t in tasks if t in ("image-to-image", "inpainting"))
     limits = limits_of(first, {**common, **chosen})
+    takes_adapters = hasattr(first, "load_lora_weights")
     lengths = ("num_frames", "max_sequence_length")
     return ModelSpec(
         name=name,
         family=FAMILY,
         backend="diffusers",
-        lacks=LACKS,
+        lacks=LACKS if takes_adapters else (*LACKS, "adapters"),
+        lora_pages=PAGE_COUNTS[-1] if takes_adapters and adapters else 0,  # nothing is reserved
         tasks=tasks,
         fields=fields,
         needed=frozenset({"control_image"} & fields),
@@ -119,11 +122,7 @@ def _lists_images(pipeline: Any) -> bool:
 
 
 def task_of(pipeline: Any, is_text_to_image: bool) -> Task:
-    """Return the first task of a checkpoint's own pipeline, by the images that it takes.
-
-    Args:
-        is_text_to_image: whether diffusers lists its class for text to image.
-    """
+    """Return the task of a checkpoint's pipeline, by its images and diffusers' list of classes."""
     takes = {name for name in IMAGES if argument_of(name, pipeline)}
     if _is_video(pipeline):
         return "image-to-video" if "image" in takes else "text-to-video"

@@ -50,7 +50,7 @@ async def no_files(lora: RequestedLora, tenant: str) -> Path:
 
 
 @contextmanager
-def _failing() -> Iterator[None]:
+def adapter_errors() -> Iterator[None]:
     """Convert errors of an adapter's file to GenerationFailed."""
     try:
         yield
@@ -110,7 +110,7 @@ class Adapters:
             on_wait()
         async with AsyncExitStack() as stack:
             holding = self._slots.reserve(prepared.adapters, partial(self._load, tenant))
-            with _failing():
+            with adapter_errors():
                 pages = await stack.enter_async_context(holding)
             yield with_bank_pages(prepared, pages)
 
@@ -123,7 +123,7 @@ class Adapters:
         files: dict[str, bytes] = {}
         for entry in requested_adapters(fields):
             if entry.vectors:
-                with _failing():
+                with adapter_errors():
                     path = await self._files(entry, tenant)
                     vectors = await asyncio.to_thread(read_embedding, path, sizes, entry.name)
                 files |= {

@@ -1,4 +1,4 @@
-"""Parts of a backend that compiles nothing and generates one image at a time.
+"""Base of a backend that compiles nothing and generates one image at a time.
 
 There is nothing to prepare but one trial of each warm-up request.
 """
@@ -7,17 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from statistics import median
+from typing import TypeVar
+
+import numpy as np
 
 from models.interface.pipeline import Fields
 from models.spec.model_spec import ModelSpec
+from service.jobs.model.job import JobError
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from workers import metrics
+from workers.engine.errors import EngineFailed, GenerationFailed, generation_errors, non_finite
+from workers.engine.generation import Draft, ImageRequest
+from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.snapshot import RowSnapshot
 from workers.engine.step_metrics import MAX_SHAPES, WHOLE, LabelValues
+from workers.programs.batch_sizes import exact
 from workers.programs.bucket_programs import StepKind
 
+T = TypeVar("T")
+
+UNSUPPORTED = GenerationFailed(
+    JobError(code="invalid_request", message="a diffusers model cannot stop and resume")
+)
 MEMORY = 15
 """Latest images of a bucket that count."""
 MAX_BUCKETS = 32
@@ -131,13 +148,6 @@ class TrialRuns:
         """Return at once: nothing is stored."""
 
 
-class NoAdapters:
-    """Adapters of a model that accepts none."""
-
-    digests: list[str] = []  # noqa: RUF012 # never changed
-    load_s = 0.0
-
-
 class NoUpscalers:
     """Upscalers of a model without any."""
 
@@ -150,3 +160,153 @@ class NoSteps:
     """Steps that JAX's profiler can record: none."""
 
     load = settled = 0
+
+
+class Canceled(Exception):
+    """End of a row whose request was canceled."""
+
+
+@dataclass(eq=False)
+class UncompiledRow:
+    """Progress of one image, written by the backend's thread."""
+
+    to_do: int
+    """Steps of the image; corrected at its first step, since schedulers may add some."""
+    on_step: Callable[[UncompiledRow], None]
+    """Callback after each step, in the backend's thread."""
+    done: int = 0
+    is_ended: bool = False
+    """Whether the image's call has ended, so that no step follows."""
+    canceled: bool = False
+    """Set from any thread: the row ends with its next step."""
+    claim_seconds: float = 0.0
+    """Seconds of the device from the start of the call to the last step."""
+    after_work: float = 0.0
+    preview: Future[np.ndarray | None] | None = None
+    """Preview that the next step makes, if requested."""
+    times: list[float] = field(default_factory=lambda: [time.perf_counter()])
+    """Start of the call, and the end of each step."""
+
+    @property
+    def image_done(self) -> int:
+        """Finished steps: there is one pass."""
+        return self.done
+
+    @property
+    def image_steps(self) -> int:
+        """All steps: there is one pass."""
+        return self.to_do
+
+    @property
+    def all_sent(self) -> bool:
+        """Return whether the last step has begun."""
+        return self.done >= self.to_do
+
+    def end(self) -> None:
+        """Record the end of the call; a preview that is still requested is none."""
+        self.is_ended = True
+        if wanted := self.preview:
+            self.preview = None
+            wanted.set_result(None)
+
+    def advance(self, is_finite: bool, decode: Callable[[], np.ndarray | None]) -> None:
+        """Record a step.
+
+        Args:
+            is_finite: whether its latents are.
+            decode: decodes them to a preview.
+
+        Raises: Canceled; GenerationFailed: the latents are not finite.
+        """
+        self.done += 1
+        self.to_do = max(self.to_do, self.done)
+        self.times.append(time.perf_counter())
+        self.claim_seconds = self.times[-1] - self.times[0]
+        if not is_finite:
+            raise non_finite(self.done, self.to_do)
+        self.on_step(self)
+        if self.canceled:
+            raise Canceled
+        if wanted := self.preview:
+            self.preview = None
+            show(wanted, decode)
+
+
+def show(wanted: Future[np.ndarray | None], decode: Callable[[], np.ndarray | None]) -> None:
+    """Complete a requested preview, with the error if decoding fails."""
+    try:
+        wanted.set_result(decode())
+    except Exception as error:
+        wanted.set_exception(error)
+
+
+class UncompiledBackend:
+    """Base of a backend that generates one image at a time, in a thread of its own.
+
+    Use it from one event loop.
+
+    Args:
+        try_steps: runs the first steps of a warm-up request.
+    """
+
+    slots = 1
+
+    def __init__(
+        self, spec: ModelSpec, try_steps: Callable[[Fields, int], Awaitable[None]]
+    ) -> None:
+        self.batching = exact()
+        self.costs = ImageCosts(spec)
+        self.readiness = TrialRuns(try_steps)
+        self.upscalers, self.step_loop = NoUpscalers(), NoSteps()
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[EngineFailed] = self._loop.create_future()
+        self._thread = ThreadPoolExecutor(1, "backend")
+        self._row: UncompiledRow | None = None
+        """Image in progress."""
+        metrics.slots.labels(spec.name).set(1)
+
+    async def in_thread(self, function: Callable[[], T], row: UncompiledRow | None = None) -> T:
+        """Run a function in the backend's thread, after those before it; cancel a row with it.
+
+        Raises: GenerationFailed; EngineFailed: the device can be used no more.
+        """
+        if self.failure.done():
+            raise self.failure.result()
+        try:
+            with generation_errors("generating the image"):
+                return await self._loop.run_in_executor(self._thread, function)
+        except EngineFailed as error:
+            if not self.failure.done():
+                self.failure.set_result(error)
+            raise
+        finally:
+            if row is not None:
+                row.canceled = True
+
+    async def draft(
+        self, request: ImageRequest, stop_at: int, observer: Observer = UNOBSERVED
+    ) -> Draft:
+        """Raise GenerationFailed: admission refuses such requests."""
+        raise UNSUPPORTED
+
+    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+        """Raise GenerationFailed: admission refuses such requests."""
+        raise UNSUPPORTED
+
+    async def preview(self, row: UncompiledRow) -> np.ndarray | None:
+        """Return a preview made after the row's next step; None: there is none."""
+        wanted: Future[np.ndarray | None] = Future()
+        row.preview = wanted
+        if row.is_ended:
+            return None
+        return await asyncio.wrap_future(wanted)
+
+    async def take_snapshot(self, row: UncompiledRow) -> RowSnapshot:
+        """Raise GenerationFailed: an image's state cannot be copied."""
+        raise UNSUPPORTED
+
+    def close(self) -> None:
+        """Accept no more images; the one in progress ends with its next step."""
+        if self._row:
+            self._row.canceled = True
+        self._thread.shutdown(wait=False, cancel_futures=True)

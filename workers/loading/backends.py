@@ -15,7 +15,7 @@ from service.settings.section import ConfigError
 
 Backend = Literal["native", "diffusers"]
 
-PACKAGES = ("torch", "diffusers", "accelerate")
+PACKAGES = ("torch", "diffusers", "accelerate", "peft")
 """Packages of the extra `diffusers`."""
 NATIVE_MODEL = (
     *("base", "lora", "fuse", "pipeline", "activation_dtype", "scheduler", "quality", "eight_bit"),
@@ -59,8 +59,6 @@ def check(pool_name: str, pool: PoolSettings, model: ModelSettings) -> None:
             f"installed: {how_to_install('diffusers')}"
         )
     wrong = [f"{section}.{name}" for name in _changed(model, NATIVE_MODEL)]
-    if model.lora_pages:
-        wrong.append(f"{section}.lora_pages")
     if model.batching == "fast":
         wrong.append(f"{section}.batching")
     if model.sizes == "listed":

@@ -24,7 +24,7 @@ from prometheus_client import REGISTRY
 
 from models.adapters.files.names import Names, packed
 from models.adapters.names_of import names_of
-from models.interface.pipeline import Fields, Pipeline
+from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
 from models.spec.model_spec import Aim
 from service.jobs.queue import Queue
@@ -41,7 +41,7 @@ from service.settings.tenants import classes_of
 from service.tracing import spans
 from workers import metrics as worker_metrics
 from workers.engine import step_metrics
-from workers.engine.backend import Backend
+from workers.engine.backend import Backend, HasSpec
 from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
@@ -50,7 +50,6 @@ from workers.loading import model as loading
 from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import restrict_visible_devices, slice_devices
 from workers.loading.loras import configured_loras
-from workers.loading.model import MeshSlice
 from workers.loading.together import DiffusersModel, LoadedModel, PoolModel, ServedModel
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
 from workers.media.outputs import Marking
@@ -69,6 +68,7 @@ from workers.pool.output_files import OutputChecks
 from workers.pool.time_sharing import ResidentModels, TimeSharedModels
 from workers.pool.worker import Worker, WorkerOptions, WorkerParts, raise_failures
 from workers.programs import batch_sizes, warmup
+from workers.programs.aot_cache import Executables, NoExecutables
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.launcher import Launcher, OneHost
 from workers.programs.program_folder import ProgramFolder
@@ -193,12 +193,15 @@ def _run_diffusers(
     restrict_visible_devices(devices)
     jax.config.update("jax_platforms", "cpu")  # the devices are torch's
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of packages not needed here
+    from workers.diffusers.adapters import names_of
     from workers.diffusers.engine import DiffusersEngine
     from workers.diffusers.load import load
 
     async def open_engine(loaded: ServedModel, store: Store) -> Backend:
+        names = partial(names_of, loaded.pipeline.own)
+        loras = await prepared_loras(settings, pool, loaded.pipeline, names, NoExecutables(), store)
         with_aim_and_sizes(loaded)
-        return DiffusersEngine(loaded.pipeline)
+        return DiffusersEngine(loaded.pipeline, loras.find)
 
     liveness = Liveness()
     attributes = {"atelier.model": pool.model}
@@ -348,7 +351,8 @@ async def native_engine(
     """Create the engine of a model loaded onto its slice, with its adapters and upscalers."""
     opened = loaded.opened
     step_metrics.rate(loaded.pool.model, opened.layout.mesh.devices.flat)
-    loras = await prepared_loras(settings, loaded.pool, loaded.pipeline, opened, store)
+    names, facts = partial(names_of, loaded.pipeline), opened.executables
+    loras = await prepared_loras(settings, loaded.pool, loaded.pipeline, names, facts, store)
     upscalers = load_upscalers(
         settings, loaded.pipeline, first_device(opened.layout), upscaler_cache
     )
@@ -403,16 +407,22 @@ def safety_of(settings: SafetySettings) -> SafetyChecker | None:
 async def prepared_loras(
     settings: Settings,
     pool: PoolSettings,
-    pipeline: Pipeline,
-    mesh_slice: MeshSlice,
+    pipeline: HasSpec,
+    names_of: Callable[[], Names],
+    facts: Executables,
     store: Store,
 ) -> StoredLoras:
-    """Return the worker's adapter files; add the settings' adapters to the model's spec."""
-    spec, facts = pipeline.spec, mesh_slice.executables
+    """Return the worker's adapter files; add the settings' adapters to the model's spec.
+
+    Args:
+        names_of: lists the names of the model's layers, if it accepts adapters.
+        facts: store of facts from earlier starts.
+    """
+    spec = pipeline.spec
     patience, folder = Patience(pool.store_patience_s), settings.state_dir / "loras"
     if not (spec.lora_pages or spec.embedding_sizes):
         return StoredLoras({}, store, patience, folder, pool.lora_cache_bytes)
-    names = names_of(pipeline) if spec.lora_pages else Names((), spec.embedding_sizes)
+    names = names_of() if spec.lora_pages else Names((), spec.embedding_sizes)
     configured = await asyncio.to_thread(configured_loras, settings, spec, names, facts)
     others = await asyncio.to_thread(derived_loras, settings, spec, names, facts)
     files = [*configured.values(), *others.values()]

@@ -45,6 +45,8 @@ class RequestOutcome:
     """Seconds from that claim to the end, by the server's clock."""
     device_s: float | None = None
     """Device-seconds that the engine accounts to the job."""
+    steps: int = 0
+    """Steps that the job's images ran."""
     reuses: str | None = None
     """Id of the job whose files it received."""
     is_hit: bool = False
@@ -94,7 +96,8 @@ class RequestOutcome:
             self.queue_s = started - created
         if started is not None and finished is not None:
             self.run_s = finished - started
-        self.device_s = (job.get("usage") or {}).get("device_seconds")
+        usage = job.get("usage") or {}
+        self.device_s, self.steps = usage.get("device_seconds"), usage.get("steps", 0)
         self.reuses = job.get("reuses")
         self.images = len(job.get("outputs") or ())
 

@@ -72,9 +72,15 @@ class Server:
 
     async def models(self, tenant: str | None = None) -> dict[str, bool]:
         """Return whether a worker serves each model. Raises: ApiError, ServiceUnreachable."""
+        return {
+            name: bool(model.get("ready")) for name, model in (await self.listed(tenant)).items()
+        }
+
+    async def listed(self, tenant: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return the models of `GET /v1/models` by name. Raises: ApiError, ServiceUnreachable."""
         try:
             answer = await self._http.get("/v1/models", headers=self._headers(tenant))
-            return {model["name"]: model["ready"] for model in checked(answer).json()["data"]}
+            return {model["name"]: model for model in checked(answer).json()["data"]}
         except httpx.HTTPError as error:
             message = f"no server answers at {self._http.base_url} ({error})"
             raise ServiceUnreachable(message) from error

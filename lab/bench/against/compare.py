@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from deploy.bench.serving.compare import ratios
+
 Json = dict[str, Any]
 STAGES = ("step", "encode", "decode", "request")
 SAME_WORK = 0.05
@@ -72,11 +74,7 @@ class Compared:
 
     def ratios(self, stage: str) -> list[float]:
         """Their time divided by ours, for each pair of turns."""
-        pairs = zip(self.ours, self.theirs, strict=False)
-        return [
-            median(theirs["seconds"][stage]) / median(ours["seconds"][stage])
-            for ours, theirs in pairs
-        ]
+        return ratios(*([turn["seconds"][stage] for turn in side] for side in self._sides))
 
     def as_json(self) -> Json:
         return {

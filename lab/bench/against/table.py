@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.bench.engine.table import shown
+from deploy.bench.serving.compare import spread
 from lab.bench.against.compare import STAGES
 
 Json = Mapping[str, Any]
@@ -39,10 +40,6 @@ def table(result: Json) -> Table:
         "peak memory", *(memory(result["peak_bytes"][side]) for side in ("ours", "theirs")), ""
     )
     return table_
-
-
-def spread(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def memory(size: int | None) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.local.device_slices import deal, visible_devices, with_own_page
+from deploy.local.device_slices import deal, one_device_each, visible_devices, with_own_page
+from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
@@ -34,6 +35,23 @@ def test_surplus_pools_share_devices_round_robin() -> None:
 def test_virtual_devices_are_each_processes_own() -> None:
     dealt = deal(pools(a={"count": 3, "mesh": {"cfg": 2, "context": 2}}), 8, virtual=True)
     assert dealt == {"a": [range(0, 4), range(4, 8), range(0, 4)]}
+
+
+def test_pools_of_diffusers_models_take_one_device_each(tmp_path: Path) -> None:
+    """The model's backend decides, for `auto` its pipeline's class."""
+    index = {"unknown": "AnotherPipeline", "known": "FluxPipeline"}
+    for name, kind in index.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model_index.json").write_text(f'{{"_class_name": "{kind}"}}')
+    models = {name: ModelSettings(source=str(tmp_path / name)) for name in index}
+    models["chosen"] = models["known"].model_copy(update={"backend": "diffusers"})
+    settings = Settings(
+        models=models,
+        pools={name: PoolSettings(model=name, count=1 + (name == "chosen")) for name in models},
+    )
+    dealt = deal(one_device_each(settings), 8)
+    assert dealt["unknown"] == [range(0, 1)] and dealt["known"] == [range(1, 6)]
+    assert dealt["chosen"] == [range(6, 7), range(7, 8)]
 
 
 def test_too_many_are_refused_with_the_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from models.spec.model_spec import ModelSpec, Task
 from service.settings.models import ModelSettings
 from tests.workers.diffusers import tiny
 from tests.workers.diffusers.direct import called, file_of, picture
+from tests.workers.polling import DEADLINE_S
 from workers.diffusers.engine import DiffusersEngine
 from workers.diffusers.load import LoadedPipelines, load
-from workers.diffusers.steps import PipelineRow
 from workers.engine.errors import EngineFailed, GenerationFailed
 from workers.engine.observer import Observer
+from workers.engine.uncompiled import UncompiledRow
 
 pytestmark = pytest.mark.filterwarnings("ignore:::diffusers", "ignore:::transformers")
 STEPS = 3
@@ -47,7 +49,7 @@ class Record(Observer):
 
     def __init__(self, cancel_at: int = 0) -> None:
         self.events: list[Any] = []
-        self.rows: list[PipelineRow] = []
+        self.rows: list[UncompiledRow] = []
         self.task: asyncio.Task[Any] | None = None
         self._cancel_at = cancel_at
 
@@ -110,17 +112,26 @@ async def test_a_canceled_image_ends_after_a_step(
 async def test_previews_are_small_images(
     engine: DiffusersEngine, pipelines: LoadedPipelines
 ) -> None:
+    """The second step waits until the preview is requested."""
     fields = request(pipelines.spec, "text-to-image")
     previews: list[asyncio.Task[np.ndarray | None]] = []
+    is_requested = threading.Event()
 
     class Previewed(Observer):
         def on_step(self, row: Any) -> None:
-            if row.done == 1:
+            if not previews:
                 previews.append(asyncio.create_task(engine.preview(row)))
+                asyncio.get_running_loop().call_soon(is_requested.set)  # after the task has begun
 
+    calls: list[bool] = []
+    hook = pipelines.default.unet.register_forward_pre_hook(
+        lambda *_: calls.append(bool(calls) and is_requested.wait(DEADLINE_S))
+    )
     output = await engine.generate(fields, {}, Previewed())
+    hook.remove()
     shown = await previews[0]
-    assert shown is None or shown.shape == (16, 16, 3)
+    assert shown is not None and shown.shape == (16, 16, 3) and shown.std() > 1
+    assert not np.array_equal(shown, output.pixels)
     assert np.array_equal(output.pixels, called(pipelines.default, fields)), "no bit depends on it"
     latents = torch.zeros(1, 4, 128, 64)
     small = pipelines.preview(pipelines.default, (128, 256), latents)
@@ -201,3 +212,18 @@ def test_an_image_takes_the_requests_size(pipelines: LoadedPipelines) -> None:
     files = {"image": file_of(picture())}
     image = opened(pipelines.by_task["image-to-image"], fields, files)["image"]
     assert isinstance(image, Image.Image) and image.size == (8, 4)
+
+
+async def test_decoded_image_that_is_not_finite_fails(
+    pipelines: LoadedPipelines, engine: DiffusersEngine
+) -> None:
+    """diffusers converts NaN to black pixels."""
+    weight = pipelines.default.vae.decoder.conv_in.weight
+    finite = weight.data.clone()
+    weight.data *= torch.inf
+    try:
+        with pytest.raises(GenerationFailed, match="whose output is not finite") as failed:
+            await engine.generate(request(pipelines.spec, "text-to-image"), {})
+    finally:
+        weight.data = finite
+    assert failed.value.error.code == "non_finite"

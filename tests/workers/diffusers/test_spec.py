@@ -86,24 +86,25 @@ def test_other_pipelines(
 ) -> None:
     pipeline = tiny.MAKERS[name]()
     pipeline.save_pretrained(tmp_path)
-    spec = spec_of(name, with_further_tasks(pipeline), tmp_path, {})
+    spec = spec_of(name, with_further_tasks(pipeline), tmp_path, {}, True)
     assert spec.tasks[0] == task
     assert spec.fields >= COMMON | further
     assert (spec.defaults["width"], spec.defaults["height"]) == size
     limits = spec.limits
     assert spec.defaults.get("num_frames", 1) % limits.frames_multiple == 1 % limits.frames_multiple
     assert resolved(spec)["width"] % limits.size_multiple_px == 0
+    assert bool(spec.lora_pages) is ("adapters" not in spec.lacks) is (name == "CogVideoXPipeline")
 
 
 def test_defaults_of_settings_take_precedence(
     pipelines: LoadedPipelines, stable_diffusion: Path
 ) -> None:
     chosen = {"num_inference_steps": 20, "strength": 0.4}
-    spec = spec_of("sd", pipelines.by_task, stable_diffusion, chosen)
+    spec = spec_of("sd", pipelines.by_task, stable_diffusion, chosen, False)
     assert spec.defaults_for("inpainting")["strength"] == 0.4
     assert spec.defaults["num_inference_steps"] == 20
     with pytest.raises(ValueError, match="num_frames"):
-        spec_of("sd", pipelines.by_task, stable_diffusion, {"num_frames": 5})
+        spec_of("sd", pipelines.by_task, stable_diffusion, {"num_frames": 5}, False)
 
 
 class Described:

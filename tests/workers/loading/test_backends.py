@@ -53,9 +53,9 @@ def test_single_files_are_native(tmp_path: Path) -> None:
         ({"eight_bit": "instead"}, {}, "models.sd.eight_bit"),
         ({"controls": {"canny": "somewhere"}}, {}, "models.sd.controls"),
         (
-            {"lora_pages": 4, "token_buckets": 0.1},
+            {"vae_tiling": True, "token_buckets": 0.1},
             {},
-            "models.sd.token_buckets, models.sd.lora_pages",
+            "models.sd.vae_tiling, models.sd.token_buckets",
         ),
         ({}, {"also": ("other",)}, "pools.small.also"),
         ({}, {"slots": 4}, "pools.small.slots"),
@@ -69,8 +69,9 @@ def test_settings_of_native_models_are_refused(
         check("small", PoolSettings(model="sd", **pool), ModelSettings(source="a/folder", **model))
 
 
-def test_defaults_are_accepted() -> None:
-    check("small", PoolSettings(model="sd", slots=1), ModelSettings(source="a/folder"))
+def test_defaults_and_adapters_are_accepted() -> None:
+    model = ModelSettings(source="a/folder", lora_pages=4)
+    check("small", PoolSettings(model="sd", slots=1), model)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from models import registry
+from models.adapters.names_of import names_of
 from models.interface.pipeline import Pipeline, generate
 from models.parallel.axis_rules import Layout
 from models.spec.embeddings import path_of
@@ -25,9 +27,9 @@ from tests.workers.jobs import ended, pixels
 from tests.workers.polling import DEADLINE_S
 from workers.engine.engine import Engine
 from workers.loading.loras import digest_of
-from workers.loading.model import MeshSlice
 from workers.pool.process import prepared_loras
 from workers.pool.worker import Worker, WorkerParts
+from workers.programs.aot_cache import NoExecutables
 
 MODEL = "sdxl-demo"
 DEMO = Path(__file__).parents[3] / "models/demo/sdxl"
@@ -96,7 +98,9 @@ async def test_embeddings_of_settings_and_tenants_change_images(
         job(pipeline, "a red circle, theirs, mood", theirs, mood),
         job(pipeline, "deleted", deleted),
     ]
-    files = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)
+    files = await prepared_loras(
+        settings, POOL, pipeline, partial(names_of, pipeline), NoExecutables(), store
+    )
     spec = pipeline.spec
     assert not spec.lora_pages and not spec.lora_layers
     assert (spec.loras["mood"].vectors, spec.loras["mood"].pages) == (2, 0)

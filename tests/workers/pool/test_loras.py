@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from models import registry
 from models.adapters.install import install_banks
+from models.adapters.names_of import names_of
 from models.interface.pipeline import Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.lora import RequestedLora
@@ -29,9 +31,9 @@ from tests.workers.jobs import ended, pixels
 from tests.workers.polling import DEADLINE_S
 from workers.engine.engine import Engine
 from workers.loading.loras import digest_of
-from workers.loading.model import MeshSlice
 from workers.pool.process import prepared_loras
 from workers.pool.worker import Worker, WorkerParts
+from workers.programs.aot_cache import NoExecutables
 
 MODEL = "flux-demo"
 POOL = PoolSettings(model=MODEL, slots=4, preview_every_s=0, store_patience_s=0.5)
@@ -68,7 +70,9 @@ def job(pipeline: Pipeline, *loras: RequestedLora, **fields: Any) -> Job:
 async def pool(
     pipeline: Pipeline, layout: Layout, queue: Queue, store: Store, settings: Settings
 ) -> AsyncIterator[Pipeline]:
-    adapters = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)
+    adapters = await prepared_loras(
+        settings, POOL, pipeline, partial(names_of, pipeline), NoExecutables(), store
+    )
     engine = Engine(pipeline, layout, 4, lora_files=adapters.find)
     worker = Worker("demo", WorkerParts(engine, queue, store), POOL, 3.0)
     task = asyncio.create_task(worker.run([]))

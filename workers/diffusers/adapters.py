@@ -1,0 +1,113 @@
+"""LoRA adapters of a checkpoint's pipelines: their layers, and switches between images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.adapters.files.adapter import KernelShape, LayerPosition
+from models.adapters.files.names import Layers, Names, NetworkNames
+from models.interface.adapters import requested_adapters
+from models.interface.pipeline import Fields
+from models.spec.lora import RequestedLora
+from workers import metrics
+from workers.engine.adapters import LoraFiles, adapter_errors
+from workers.engine.errors import GenerationFailed
+from workers.programs.step_latency import Recent
+
+LoraPaths = Sequence[tuple[RequestedLora, Path]]
+"""Adapters of a request with their files."""
+KOHYA = {"unet": ("unet",), "text_encoder": ("te", "te1"), "text_encoder_2": ("te2",)}
+"""Words for networks in kohya's keys, which diffusers reads for pipelines with a UNet."""
+
+
+def names_of(pipeline: Any) -> Names:
+    """Return the names of the layers that a pipeline's adapters may change, as files have them."""
+    kohya = KOHYA if "unet" in pipeline.components else {}
+    networks = {name: getattr(pipeline, name, None) for name in pipeline._lora_loadable_modules}
+    present = {name: network for name, network in networks.items() if network is not None}
+    return Names(tuple(_names(*pair, kohya.get(pair[0], ())) for pair in present.items()))
+
+
+def _names(name: str, network: torch.nn.Module, words: Sequence[str]) -> NetworkNames:
+    """Return the names of a network's layers; those of CLIP may have `text_model` before them."""
+    dotted = (f"{name}.", f"{name}.text_model.")
+    underscored = [f"lora_{word}_{middle}" for word in words for middle in ("", "text_model_")]
+    return NetworkNames(name, layers_of(network), dotted, tuple(underscored))
+
+
+def layers_of(network: torch.nn.Module) -> Mapping[str, Layers]:
+    """Return the linear layers and convolutions of a network, by name."""
+    layers: dict[str, Layers] = {}
+    for path, module in network.named_modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d) and weight is not None:
+            outputs, inputs, *window = weight.shape
+            layers[path] = {LayerPosition(path): KernelShape(inputs, outputs, tuple(window))}
+    return layers
+
+
+class PipelineAdapters:
+    """Adapters of the latest image, which stay on the device until an image has others.
+
+    `find` runs in the event loop, and the other methods in the pipeline's thread.
+    """
+
+    def __init__(self, model: str, pipeline: Any, files: LoraFiles) -> None:
+        self.digests: list[str] = []
+        """Digests of the adapters on the device."""
+        self._model = model
+        self._pipeline = pipeline
+        self._files = files
+        self._scales: list[float] = []
+        self._times = Recent()
+
+    @property
+    def load_s(self) -> float:
+        """Median seconds of the most recent loads; 0 before the first."""
+        return self._times.median or 0.0
+
+    async def find(self, fields: Fields, tenant: str) -> LoraPaths:
+        """Return a request's adapters with their files. Raises: GenerationFailed."""
+        with adapter_errors():
+            return [(lora, await self._files(lora, tenant)) for lora in requested_adapters(fields)]
+
+    def switch(self, adapters: LoraPaths) -> None:
+        """Load the adapters of an image, and unload those of another.
+
+        Raises: GenerationFailed: the pipeline cannot load a file.
+        """
+        if [lora.digest for lora, _ in adapters] != self.digests:
+            self._unload()
+            try:
+                with adapter_errors():
+                    for lora, file in adapters:
+                        self._load(lora.digest, file)
+            except GenerationFailed:
+                self._unload()
+                raise
+        self.scale(adapters, 0, 1)
+
+    def scale(self, adapters: LoraPaths, step: int, steps: int) -> None:
+        """Set the scales of a step, counted from 0."""
+        scales = [lora.scale(step, steps) for lora, _ in adapters]
+        if scales != self._scales:
+            self._pipeline.set_adapters(self.digests, scales)
+            self._scales = scales
+
+    def _unload(self) -> None:
+        if self.digests:
+            self._pipeline.unload_lora_weights()
+        self.digests, self._scales = [], []
+
+    def _load(self, digest: str, file: Path) -> None:
+        began = time.perf_counter()
+        self.digests.append(digest)
+        self._pipeline.load_lora_weights(file, adapter_name=digest, use_safetensors=True)
+        seconds = time.perf_counter() - began
+        self._times.observe(seconds)
+        metrics.adapter_loaded(self._model, seconds)
