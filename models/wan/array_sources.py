@@ -62,6 +62,6 @@ def _namings(component: str, vae: VideoVaeConfig) -> tuple[Naming, ...]:
         return single_file.NAMINGS
     if component == "text_encoder":
         return (Naming(("",), umt5.AUTHORS_MARK, umt5.AUTHORS_RENAMES),)
-    if component == "vae" and not (vae.is_residual or vae.attn_scales):
+    if component == "vae" and not vae.attn_scales:
         return (Naming(("",), AUTHORS_MARK, original_renames(vae)),)
     return ()
