@@ -34,8 +34,11 @@ Ignored = dict[str, Reason]
 
 _MARKER = re.compile(r"(?:.*\.)?__\w+__")
 _EMBEDDING = re.compile(r"bundle_emb\..+")
-_ENCODERS = re.compile(r"text_encoders\.t5xxl\..+|lora_te3_.+|.*position_embedding.*")
-"""Layers of text encoders that diffusers' converter for Flux ignores."""
+_ENCODERS = re.compile(
+    r"text_encoders\.t5xxl\..+|lora_te3_.+|.*position_embedding.*"
+    r"|lora_te2_encoder_block_.+|text_encoder_2\.encoder\.block\..+"
+)
+"""Layers of text encoders that diffusers ignores for Flux: T5 has several names, by trainer."""
 
 
 def warnings_of(ignored: Ignored) -> Iterator[str]:
