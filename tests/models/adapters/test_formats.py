@@ -236,6 +236,22 @@ def test_names_of_wrappers_in_keys_are_left_out(old: str, new: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("lllite_unet_input_blocks_4_1.down.0.weight", "it looks like a ControlNet-LLLite, which"),
+        ("lora_controlnet", "it looks like a ControlNet or Control-LoRA"),
+        ("image_proj.proj.weight", "it looks like an IP-Adapter; name it in"),
+        ("model.diffusion_model.out.2.weight", "it looks like a whole checkpoint, not an adapter"),
+        ("model.diffusion_model.out.9.lora_A.weight", "none of its layers belongs to this model"),
+    ],
+)
+def test_other_files_are_named(key: str, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.safetensors", {key: ONES})
+    with pytest.raises(AdapterError, match=message):
+        inspect(file, published("sdxl"))
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "lora_te2_encoder_block_0_layer_0_SelfAttention_k",
