@@ -22,8 +22,10 @@ from models.spec.lora import Expert
 DOTTED = (
     *("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model."),
     *("base_model.model.transformer.", "base_model.model.diffusion_model.", "model.", "unet."),
+    *("pipe.dit.", "dit."),
 )
-"""Prefixes of a denoising network's layers in files of diffusers, ComfyUI, PEFT and fal."""
+"""Prefixes of a denoising network's layers in files of diffusers, ComfyUI, PEFT, fal and
+DiffSynth-Studio."""
 UNDERSCORED = (
     *("lora_unet_", "lora_transformer_", "lycoris_", "lora_unet__"),
     *("diffusion_model_", "transformer_", "unet_", ""),

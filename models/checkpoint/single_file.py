@@ -16,6 +16,9 @@ TRANSFORMER_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transform
 """Prefixes of a denoising transformer's keys, in files of ComfyUI and others. Prefixes of files
 with several networks are first. Source: ComfyUI, comfy/model_detection.py."""
 
+VAE_PREFIXES = ("vae.", "first_stage_model.")
+"""Prefixes of an autoencoder's keys in files with several networks; files of it alone have none."""
+
 
 class Naming(NamedTuple):
     """Naming scheme of a network's arrays in single files."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.single_file import Naming
+from models.checkpoint.single_file import VAE_PREFIXES, Naming
 from models.flow.load import TRANSFORMER, Network
 from models.loading.sources import Reading
 from models.sampling.flow_choice import checkpoint_scheduler
@@ -89,7 +89,7 @@ def autoencoder(
 
 def image_autoencoder(folder: Path, config: VaeConfig) -> Network:
     """Describe the `AutoencoderKL` of a checkpoint."""
-    naming = Naming(("vae.",), ORIGINAL_MARK, vae_renames(config))
+    naming = Naming(VAE_PREFIXES, ORIGINAL_MARK, vae_renames(config))
     return autoencoder(folder, AutoencoderKL, config, RENAMES, naming)
 
 

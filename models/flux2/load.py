@@ -7,7 +7,7 @@ from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_model_index
-from models.checkpoint.single_file import Naming
+from models.checkpoint.single_file import VAE_PREFIXES, Naming
 from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
 from models.flow.load import FamilyCheckpoint, load_checkpoint
@@ -40,7 +40,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2
         ("transformer joint_attention_dim", config.joint_attention_dim, "text_encoder", states),
     )
     is_distilled = bool(read_model_index(folder).get("is_distilled", False))
-    in_file = Naming(("vae.",), "bn.running_mean", batch_normed.authors_renames(vae))
+    in_file = Naming(VAE_PREFIXES, "bn.running_mean", batch_normed.authors_renames(vae))
     return FamilyCheckpoint(
         FAMILY,
         {

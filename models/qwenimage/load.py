@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.single_file import Naming
+from models.checkpoint.single_file import VAE_PREFIXES, Naming
 from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
 from models.flow.load import FamilyCheckpoint, load_checkpoint
@@ -54,7 +54,7 @@ def read_as(
     )
     _check_fit(config, vae, text)
     names = renames_of(text, STATES)
-    in_file = Naming(("vae.",), AUTHORS_MARK, original_renames(vae))
+    in_file = Naming(VAE_PREFIXES, AUTHORS_MARK, original_renames(vae))
     in_files = namings_of(config.zero_cond_t)
     return FamilyCheckpoint(
         FAMILY,

@@ -10,7 +10,7 @@ from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import files_below, read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
-from models.checkpoint.single_file import Naming, in_folder
+from models.checkpoint.single_file import VAE_PREFIXES, Naming, in_folder
 from models.sampling import registry
 from models.sdxl import single_file
 from models.sdxl.compatibility import Parts
@@ -95,7 +95,7 @@ class Source(NamedTuple):
         """Return the folder of a component; a chosen autoencoder may have the original keys."""
         place = self.folder / home
         if home == "vae" and home in self.chosen:
-            namings = (Naming(("",), ORIGINAL_MARK, vae_renames(parts.vae)),)
+            namings = (Naming(VAE_PREFIXES, ORIGINAL_MARK, vae_renames(parts.vae)),)
             return in_folder(place, namings, names)
         return place, names
 

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 MAX_SEED = 2**64 - 1
 """Largest seed of `torch.Generator.manual_seed`, which takes 64 bits."""
 MAX_FPS = 240
+MAX_EXACT = 2**53
+"""Largest integer up to which all integers are floats."""
 
-Pixels = Annotated[int, Field(ge=1, le=2**20)]
-Offset = Annotated[int, Field(ge=0, le=2**20)]
+
+def _whole(value: Any) -> Any:
+    """Return a float without a fraction as an integer: JSON has one type of numbers.
+
+    Larger floats may be the nearest to another integer.
+    """
+    is_whole = isinstance(value, float) and abs(value) <= MAX_EXACT and value.is_integer()
+    return int(value) if is_whole else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+Pixels = Annotated[Whole, Field(ge=1, le=2**20)]
+Offset = Annotated[Whole, Field(ge=0, le=2**20)]
 """Pixels from the top or left, or a side for which 0 is allowed."""
-Index = Annotated[int, Field(ge=0, le=2**20)]
-Count = Annotated[int, Field(ge=1, le=2**20)]
+Index = Annotated[Whole, Field(ge=0, le=2**20)]
+Count = Annotated[Whole, Field(ge=1, le=2**20)]
 MAX_TEXT_TOKENS = 512
 """Largest `max_sequence_length` of most families, as in diffusers' pipelines and in training."""
 TextTokens = Annotated[Count, Field(le=MAX_TEXT_TOKENS)]
@@ -26,11 +40,11 @@ Score = Annotated[float, Field(ge=0, le=100)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(gt=0, le=1)]
 """Share of the steps that an input image goes through."""
-FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS)]
+FramesPerSecond = Annotated[Whole, Field(ge=1, le=MAX_FPS)]
 NoiseLevel = Annotated[float, Field(ge=0, le=1e6)]
 """Timestep or sigma."""
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-ClipSkip = Annotated[int, Field(ge=0, le=100)]
+Seed = Annotated[Whole, Field(ge=0, le=MAX_SEED)]
+ClipSkip = Annotated[Whole, Field(ge=0, le=100)]
 REFINER = "refiner"
 """Request field of the refiner, a second model that runs the last steps."""
 SWITCH = 0.8

@@ -1,9 +1,12 @@
-"""Rename rules from the authors' names of Wan 2.1's autoencoder to `VideoAutoencoder` paths.
+"""Rename rules from the authors' names of Wan's autoencoders to `VideoAutoencoder` paths.
 
-Source: Wan 2.1 (wan/modules/vae.py); ComfyUI has the same names, also for Qwen-Image.
+Source: Wan 2.1 and 2.2 (wan/modules/vae.py, vae2_2.py); ComfyUI has the same names, also for
+Qwen-Image.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from models.checkpoint.key_mapping import Renames
 from models.vae.video_config import VideoVaeConfig
@@ -19,37 +22,52 @@ _RESIDUAL = {
 }
 _RESAMPLE = {r"resample\.1": "resample", "time_conv": "time_conv"}
 _ATTENTION = {name: name for name in ("norm", "to_qkv", "proj")}
+Layer = tuple[str, str, dict[str, str]]
+"""Expression of a layer's name in files, its path, and the names within it."""
 
 
 def original_renames(config: VideoVaeConfig) -> Renames:
-    """Return the rename rules; in files the decoder's layers form one list.
+    """Return the rename rules of both kinds, the plain one of Wan 2.1 and the residual one of 2.2.
 
-    Raises: ValueError: a network of another kind, whose files have other names.
+    Raises: ValueError: attention outside the middle block, which no file of the authors has.
     """
-    if config.is_residual or config.attn_scales:
-        raise ValueError("vae: files of the authors' keys are of Wan 2.1's kind")
+    if config.attn_scales:
+        raise ValueError("vae: files of the authors' keys have no attn_scales")
+    layers = _residual_layers(config) if config.is_residual else _plain_layers(config)
     return (
         *_both("conv1", "quant_conv"),
         *_both("conv2", "post_quant_conv"),
         *(rule for coder in ("encoder", "decoder") for rule in _ends(coder)),
-        *_layer(r"encoder\.downsamples\.(\d+)", r"encoder.down_blocks.\1", _RESIDUAL | _RESAMPLE),
-        *(rule for layer in enumerate(_decoder_layers(config)) for rule in _up(*layer)),
+        *(rule for layer in layers for rule in _layer(*layer)),
     )
 
 
-def _decoder_layers(config: VideoVaeConfig) -> list[tuple[str, dict[str, str]]]:
-    """Path and names of every layer of the decoder, in order."""
-    layers: list[tuple[str, dict[str, str]]] = []
+def _plain_layers(config: VideoVaeConfig) -> Iterator[Layer]:
+    """Yield the layers of Wan 2.1, which form one list in each half of the file."""
+    yield r"encoder\.downsamples\.(\d+)", r"encoder.down_blocks.\1", _RESIDUAL | _RESAMPLE
+    number = 0
     for level in range(len(config.dim_mult)):
-        block, depth = f"decoder.up_blocks.{level}", config.num_res_blocks + 1
-        layers += [(f"{block}.resnets.{number}", _RESIDUAL) for number in range(depth)]
-        if level < config.halvings:
-            layers.append((f"{block}.resample", _RESAMPLE))
-    return layers
+        for layer in _block(f"decoder.up_blocks.{level}", config.num_res_blocks + 1):
+            if layer[1] is _RESIDUAL or level < config.halvings:
+                yield rf"decoder\.upsamples\.{number}", *layer
+                number += 1
 
 
-def _up(number: int, layer: tuple[str, dict[str, str]]) -> Renames:
-    return _layer(rf"decoder\.upsamples\.{number}", *layer)
+def _residual_layers(config: VideoVaeConfig) -> Iterator[Layer]:
+    """Yield the layers of Wan 2.2, which form a list in each block of the file."""
+    for half, samples, blocks, depth in (
+        ("encoder", "downsamples", "down_blocks", config.num_res_blocks),
+        ("decoder", "upsamples", "up_blocks", config.num_res_blocks + 1),
+    ):
+        for number, layer in enumerate(_block(rf"{half}.{blocks}.\1", depth)):
+            yield rf"{half}\.{samples}\.(\d+)\.{samples}\.{number}", *layer
+
+
+def _block(path: str, depth: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield path and names of a block's layers: residual blocks, and the change of size."""
+    for number in range(depth):
+        yield f"{path}.resnets.{number}", _RESIDUAL
+    yield f"{path}.resample", _RESAMPLE
 
 
 def _ends(coder: str) -> Renames:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
-from models.checkpoint.single_file import Naming, in_folder
+from models.checkpoint.single_file import VAE_PREFIXES, Naming, in_folder
 from models.text import umt5
 from models.vae import video_key_mapping
 from models.vae.video_config import VideoVaeConfig
@@ -62,6 +62,6 @@ def _namings(component: str, vae: VideoVaeConfig) -> tuple[Naming, ...]:
         return single_file.NAMINGS
     if component == "text_encoder":
         return (Naming(("",), umt5.AUTHORS_MARK, umt5.AUTHORS_RENAMES),)
-    if component == "vae" and not (vae.is_residual or vae.attn_scales):
-        return (Naming(("",), AUTHORS_MARK, original_renames(vae)),)
+    if component == "vae" and not vae.attn_scales:
+        return (Naming(VAE_PREFIXES, AUTHORS_MARK, original_renames(vae)),)
     return ()

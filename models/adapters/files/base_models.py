@@ -22,6 +22,17 @@ SIGNS: tuple[tuple[str, str], ...] = (
     (r"(?:down|up|mid|input|output|middle)_blocks?[._]", "Stable Diffusion or SDXL"),
 )
 """Expressions searched in the keys, and the model that the first match indicates."""
+OTHER_FILES: tuple[tuple[str, str], ...] = (
+    (r"^lllite_", "a ControlNet-LLLite, which is not served"),
+    (r"^(?:lora_controlnet$|input_hint_block\.)", "a ControlNet or Control-LoRA, not an adapter"),
+    (r"^(?:ip_adapter|image_proj)\.", "an IP-Adapter; name it in models.*.image_prompts"),
+    (
+        r"^(?:model\.diffusion_model|first_stage_model|conditioner)\.(?!.*(?:lora|lokr|hada))"
+        r".*\.(?:weight|bias)$",
+        "a whole checkpoint, not an adapter; name it as the source of a model",
+    ),
+)
+"""Expressions searched in the keys, and the kind of file that the first match indicates."""
 KEYS, KEY_CHARS = 5_000, 300
 """Maximum number of keys and of characters per key, to bound the time of expressions."""
 CALLED = {"SD 1": "Stable Diffusion 1 or 2"}
@@ -29,8 +40,16 @@ CALLED = {"SD 1": "Stable Diffusion 1 or 2"}
 
 def looks_made_for(keys: Iterable[str]) -> str | None:
     """Return the name of the base model that a file's keys indicate; None: unknown."""
+    model = _first_match(SIGNS, keys)
+    return model and CALLED.get(model, model)
+
+
+def other_kind_of(keys: Iterable[str]) -> str | None:
+    """Return what a file without adapters is, by its keys; None: unknown."""
+    return _first_match(OTHER_FILES, keys)
+
+
+def _first_match(signs: Iterable[tuple[str, str]], keys: Iterable[str]) -> str | None:
     joined = "\n".join(key[:KEY_CHARS] for key in islice(keys, KEYS))
-    for expression, model in SIGNS:
-        if re.search(expression, joined, re.MULTILINE):
-            return CALLED.get(model, model)
-    return None
+    matches = (name for sign, name in signs if re.search(sign, joined, re.MULTILINE))
+    return next(matches, None)

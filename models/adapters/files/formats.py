@@ -23,7 +23,7 @@ from models.adapters.files.adapter import (
     LayerPosition,
 )
 from models.adapters.files.alphas import Alphas
-from models.adapters.files.base_models import looks_made_for
+from models.adapters.files.base_models import looks_made_for, other_kind_of
 from models.adapters.files.embedding import (
     BUNDLE,
     bundled_embeddings,
@@ -192,6 +192,8 @@ def _reduction(content: _Content, ranks: list[int], limit: int) -> str:
 
 
 def _of_another_model(unknown: set[str], keys: Mapping[str, TensorEntry], matches: int) -> str:
+    if not matches and (kind := other_kind_of(keys)):
+        return f"it looks like {kind} ({listed(unknown)})"
     if not matches:
         looks = _looks(looks_made_for(keys))
         return f"none of its layers belongs to this model ({listed(unknown)}){looks}"

@@ -7,6 +7,7 @@ kinds; PEFT, src/peft/tuners/lora/dora.py, for DoRA.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ Kind = Literal[
 ]
 
 _DOWN, _UP = (
-    (".lora_A.weight", ".lora_A.default.weight", ".lora_down.weight"),
-    (".lora_B.weight", ".lora_B.default.weight", ".lora_up.weight"),
+    (".lora_A.weight", ".lora_down.weight", ".lora_A", ".lora_down"),
+    (".lora_B.weight", ".lora_up.weight", ".lora_B", ".lora_up"),
 )
 _OLDER = (".lora.{}.weight", "_lora.{}.weight", ".lora_linear_layer.{}.weight", ".{}.weight")
 
@@ -51,15 +52,11 @@ ENDINGS: tuple[tuple[str, Kind], ...] = (
     *((ending, "up") for ending in (*_UP, *(older.format("up") for older in _OLDER))),
     (".alpha", "alpha"),
     (".lora_B.bias", "bias"),
-    (".lora_B.default.bias", "bias"),
     (".diff_b", "bias"),
     (".diff", "full"),
     (".lora_mid.weight", "mid"),
     (".dora_scale", "magnitude"),
-    *(
-        (f".lora_magnitude_vector{ending}", "output_magnitude")
-        for ending in ("", ".weight", ".default.weight")
-    ),
+    *((f".lora_magnitude_vector{ending}", "output_magnitude") for ending in ("", ".weight")),
     *((f".{part}", part) for part in get_args(Kind) if part.startswith(("lokr_", "hada_"))),
 )
 """Endings of keys, and the roles of their arrays."""
@@ -76,6 +73,14 @@ REFUSED: tuple[tuple[str, str], ...] = (
     (".b_norm", "LyCORIS with trained norms"),
 )
 """Parts of keys of unsupported adapter kinds, and the kinds' names."""
+
+_ADAPTER_NAME = re.compile(r"(\.lora_(?:[AB]|magnitude_vector))\.[^.]+(?=\.(?:weight|bias)$)")
+"""Name that PEFT gives to an adapter, by default `default`, in the keys of a wrapped model."""
+_WRAPPER = re.compile(
+    r"(?:(?<=\.)|^)(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer"
+    r"|default)\."
+)
+"""Parts of keys of modules inside `torch.compile`, data parallelism, checkpointing or PEFT."""
 
 SHOWN = 5
 """Maximum number of keys in a message."""
@@ -128,7 +133,7 @@ def by_layer(
 
 def _parted(key: str, names: Names) -> tuple[str, Kind, NamedLayers | None]:
     """Split a key into a layer's name and the array's role; the goal is None without a match."""
-    for name, kind in _readings(key):
+    for name, kind in (*_readings(key), *_readings(_unwrapped(key))):
         goal = names.find(name)
         if goal is None and ".processor" in name:
             name = name.replace(".processor", "")
@@ -142,6 +147,12 @@ def _readings(key: str) -> Iterator[tuple[str, Kind]]:
     for ending, kind in ENDINGS:
         if key.endswith(ending):
             yield key.removesuffix(ending), kind
+
+
+def _unwrapped(key: str) -> str:
+    """Return a key without an adapter's name and the names of wrappers; empty: it has none."""
+    plain = _WRAPPER.sub("", _ADAPTER_NAME.sub(r"\1", key))
+    return "" if plain == key else plain
 
 
 def listed(keys: Iterable[str]) -> str:

@@ -34,8 +34,13 @@ Ignored = dict[str, Reason]
 
 _MARKER = re.compile(r"(?:.*\.)?__\w+__")
 _EMBEDDING = re.compile(r"bundle_emb\..+")
-_ENCODERS = re.compile(r"text_encoders\.t5xxl\..+|lora_te3_.+|.*position_embedding.*")
-"""Layers of text encoders that diffusers' converter for Flux ignores."""
+_BUFFERS = re.compile(r".+\.(?:combined_)?(?:weight|grad)_norms")
+"""Norms that kohya's GGPO saves for its training."""
+_ENCODERS = re.compile(
+    r"text_encoders\.t5xxl\..+|lora_te3_.+|.*position_(?:embedding|ids).*"
+    r"|lora_te2_encoder_block_.+|text_encoder_2\.encoder\.block\..+"
+)
+"""Layers of text encoders that diffusers ignores for Flux: T5 has several names, by trainer."""
 
 
 def warnings_of(ignored: Ignored) -> Iterator[str]:
@@ -50,9 +55,10 @@ def reason_of(entry: TensorEntry, file: TensorFile, names: Names) -> Reason | No
     if _EMBEDDING.fullmatch(entry.key):
         return "embedding"
     is_weight = entry.size > 1 and entry.is_float
-    if not is_weight and not _is_of_layer(entry.key, names):  # a step, a version, indices
+    is_count = entry.size <= 1 and not entry.is_float
+    if is_count or (not is_weight and not _is_of_layer(entry.key, names)):  # a step, a rank
         return "unread"
-    if _MARKER.fullmatch(entry.key) or _ENCODERS.fullmatch(entry.key):
+    if any(pattern.fullmatch(entry.key) for pattern in (_MARKER, _BUFFERS, _ENCODERS)):
         return "unread"
     if re.search(r"\.diff(?:_b)?$", entry.key):
         unread = (pattern for network in names.networks for pattern in network.unread)

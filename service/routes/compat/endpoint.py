@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
 
 from service.errors.field_paths import UNION_TAG
 from service.errors.forms import ErrorForm
@@ -16,8 +16,8 @@ from service.errors.problems import Problem
 CONTENT_POLICY = {"refused_by_safety": "content_policy_violation"}
 """Error code of OpenAI's and fal's APIs for requests that the safety check rejects."""
 
-OBJECT, TEXT = f"{UNION_TAG}object", f"{UNION_TAG}text"
-"""Tags of the members of a union of an object and a text; paths of errors omit them."""
+OBJECT, TEXT, LIST = f"{UNION_TAG}object", f"{UNION_TAG}text", f"{UNION_TAG}list"
+"""Tags of the members of a union of an object, a text or a list; paths of errors omit them."""
 
 
 def kind_of_value(value: Any) -> str:
@@ -30,6 +30,17 @@ TextOrObject = Annotated[
     Discriminator(kind_of_value),
 ]
 """Name, or an object with a name and options."""
+
+
+def _text_or_list(value: Any) -> str:
+    """Return the tag of a list or a text in a union."""
+    return LIST if isinstance(value, list) else TEXT
+
+
+TextOrList = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[str], Tag(LIST)], Discriminator(_text_or_list)
+]
+"""A text, or several."""
 
 
 def code_of(problem: Problem) -> str:
@@ -60,3 +71,27 @@ class CompatibleRequestBody(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_texts(cls, values: Any) -> Any:
+        """Omit empty texts of optional fields, which forms and settings of programs contain.
+
+        An empty prompt is a prompt.
+        """
+        if not isinstance(values, dict) or "" not in values.values():
+            return values
+        optional = {
+            field.alias or name
+            for name, field in cls.model_fields.items()
+            if name != "prompt" and not field.is_required() and field.default is None
+        }
+        return {
+            name: value for name, value in values.items() if value != "" or name not in optional
+        }
+
+
+def file_format(name: Any) -> Any:
+    """Return the name of a file format as `output.format` has it: `JPG` is `jpeg`."""
+    lowered = name.lower() if isinstance(name, str) else name
+    return "jpeg" if lowered == "jpg" else lowered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,27 @@ def _kinds_of(schema: dict[str, Any]) -> set[str]:
 _FIELDS = GenerateRequest.model_json_schema()["properties"].items()
 _KINDS = {name: kinds for name, schema in _FIELDS if "string" in (kinds := _kinds_of(schema))}
 """Types of the fields of `GenerateRequest` that accept strings."""
+
+
+_NUMBERS = frozenset(
+    name for name, schema in _FIELDS if _kinds_of(schema) <= {"integer", "number", "boolean"}
+)
+
+
+def plain_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request's fields with the values that this API reads.
+
+    Numbers in texts become numbers. Empty texts in their place, and the seed -1, with which clients
+    of several APIs ask for a random one, are omitted.
+    """
+    values = {
+        name: typed(name, value) if name in _NUMBERS and isinstance(value, str) else value
+        for name, value in fields.items()
+        if not (name in _NUMBERS and value == "")
+    }
+    if values.get("seed") == -1:
+        del values["seed"]
+    return values
 
 
 def typed(name: str, text: str) -> Any:

@@ -14,6 +14,7 @@ from service.jobs.model.job import FieldWarning
 from service.routes.compat.call import Call
 from service.routes.compat.names import FieldNames
 from service.routes.compat.nearest_size import nearest
+from service.schemas.request import GenerateRequest
 
 _SAFETY = "has no effect; this server's operator configures the safety check"
 _SPEED = "has no effect; quality selects one of the model's presets"
@@ -28,12 +29,19 @@ NO_EFFECT: Mapping[str, str] = {
         ("expand_prompt", "enable_prompt_expansion", "enhance_prompt", "prompt_upsampling"), _PROMPT
     ),
     "apply_watermark": "has no effect; no output has a visible watermark",
+    "high_noise_frac": "has no effect; refiner sets the base's share of the steps",
     "frame_count": "has no effect; num_frames sets the number of frames",
+    "output_type": "has no effect; output.format sets the format of files",
     "megapixels": "has no effect; width and height set the size",
 }
 """Message for each field that is accepted without effect."""
-NEUTRAL = (None, False, "", "none", "regular", "auto")
+NEUTRAL = (None, False, "", "none", "regular", "auto", "pil")
 """Values of such a field without a warning."""
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+"""Values of fields that ask for nothing."""
+OFF = (("refine", "no_refiner"),)
+"""Values of fields that switch off what this server does by other fields."""
+_NATIVE_FIELDS = frozenset(GenerateRequest.model_fields)
 SIDES = ("width", "height")
 MEGAPIXEL = 1024 * 1024
 OF_IMAGE = ("match_input_image", "custom", "auto", "default")
@@ -45,10 +53,17 @@ def without_effect(
 ) -> tuple[dict[str, Any], list[FieldWarning]]:
     """Return a request's fields without those of `NO_EFFECT`, and a warning for each.
 
+    Fields that this API does not have are omitted if they are empty: they ask for nothing.
+
     Args:
         names: of fields in the vendor's API.
     """
-    remaining = {name: value for name, value in fields.items() if name not in NO_EFFECT}
+    remaining = {
+        name: value
+        for name, value in fields.items()
+        if name not in NO_EFFECT and (name in _NATIVE_FIELDS or value not in EMPTY)
+        if (name, value) not in OFF
+    }
     warnings = [
         FieldWarning(field=names.of(name), message=NO_EFFECT[name])
         for name, value in fields.items()

@@ -10,7 +10,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from service.errors.problems import FieldError, Invalid, Problem
 from service.http.inflight_limits import HeldResponse
@@ -33,6 +33,15 @@ EXAMPLE = {
 
 IMAGES = ("iVBORw0KGgo", "/9j/", "UklGR", "data:image/")
 """Prefixes of base64 image files (PNG, JPEG, WebP) and of data URIs."""
+
+
+COUNTS = frozenset({"num_images", "num_images_per_prompt"})
+"""Names of the number of images."""
+
+
+def _single(value: Any) -> Any:
+    """Return the item of a list of one, as older versions of the client send texts."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 class TargetSize(CompatibleRequestBody):
@@ -62,7 +71,7 @@ class HuggingFaceRequest(CompatibleRequestBody):
 
     model_config = ConfigDict(json_schema_extra=schema_example(EXAMPLE))
 
-    inputs: str
+    inputs: Annotated[str, BeforeValidator(_single)]
     """Prompt; or an input image in base64, with the prompt, if any, in `parameters`."""
     parameters: HuggingFaceParameters | None = None
     """Parameters by name."""
@@ -131,7 +140,9 @@ def to_generate_fields(model: str, body: HuggingFaceRequest) -> dict[str, Any]:
     """Convert a Hugging Face request to the fields of `POST /v1/generate`. Raises: Invalid."""
     parameters = body.settings
     fields: dict[str, Any] = {"model": model, **(parameters.__pydantic_extra__ or {})}
-    if fields.get("num_images", 1) != 1:
+    for name in COUNTS & fields.keys():
+        fields["num_images"] = fields.pop(name)
+    if fields.get("num_images") not in (None, 1, "1"):
         raise Invalid(
             [FieldError("parameters.num_images", "one image per response; send another request")]
         )
@@ -139,6 +150,8 @@ def to_generate_fields(model: str, body: HuggingFaceRequest) -> dict[str, Any]:
         fields |= {"prompt": parameters.prompt or "", "image": body.inputs}
     else:
         fields["prompt"] = body.inputs
+    if "negative_prompt" in fields:
+        fields["negative_prompt"] = _single(fields["negative_prompt"])
     if parameters.target_size:
         fields |= parameters.target_size.model_dump()
     if parameters.scheduler is not None:

@@ -108,7 +108,7 @@ class IncomingRequest:
         Raises: Problem, ClientDisconnect: as `admit`.
         """
         call = self.call
-        fields, passed_over = without_effect(fields, names)
+        fields, passed_over = without_effect(forms.plain_values(fields), names)
         sender = Caller(
             call.tenant,
             call.client,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from models.adapters.files.adapter import AdapterError, KernelShape, LayerPositi
 from models.adapters.files.embedding import read_embedding
 from models.adapters.files.formats import inspect, read
 from models.adapters.files.names import Names, NetworkNames
+from tests.models.adapters.published_names import write_raw
 
 SIZES = {"clip": 6, "clip_2": 10}
 NAMES = Names((), SIZES)
@@ -74,6 +78,31 @@ def test_refused_files(tmp_path: Path, arrays: dict[str, np.ndarray], message: s
     with pytest.raises(AdapterError) as error:
         inspect(file_of(tmp_path, **arrays), NAMES)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["clip_g", "bundle_emb.x.clip_g"])
+def test_huge_embeddings_are_not_read(tmp_path: Path, key: str) -> None:
+    """The file is sparse: 40 GB without disk blocks."""
+    rows = 10**9
+    layer = {LayerPosition("q"): KernelShape(4, 4)}
+    names = Names((NetworkNames("unet", {"q": layer}, ("",), ()),), SIZES)
+    small = {"q.lora_A.weight": (2, 4), "q.lora_B.weight": (4, 2)} if "." in key else {}
+    shapes = {key: (rows, 10), **small}
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        stop = offset + 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, stop]}
+        offset = stop
+    path = write_raw(tmp_path / "x.safetensors", json.dumps(header))
+    os.truncate(path, path.stat().st_size + offset)
+    tracemalloc.start()
+    if small:
+        assert inspect(path, names).embeddings == {}
+    else:
+        with pytest.raises(AdapterError, match=f"has {rows} vectors"):
+            inspect(path, names)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
 
 
 def test_adapters_may_contain_embeddings(tmp_path: Path) -> None:

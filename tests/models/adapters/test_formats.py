@@ -213,6 +213,58 @@ def test_alphas_of_metadata_scale_each_layer(
     assert [change.scale for change in changes] == pytest.approx(scales)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *((".weight", f".{name}.weight") for name in ("default", "my_lora", "default_0")),
+        (".weight", ""),
+        *((f"{Q[12:]}.", f"{Q[12:]}.{wrapper}.") for wrapper in ("base_layer", "default")),
+        *(("transformer.", f"transformer.{name}.") for name in ("_orig_mod", "module")),
+        ("transformer.", "_orig_mod."),
+        (".attn.", "._checkpoint_wrapped_module.attn."),
+        *(("transformer.", prefix) for prefix in ("pipe.dit.", "dit.")),
+    ],
+)
+def test_names_of_wrappers_in_keys_are_left_out(old: str, new: str, tmp_path: Path) -> None:
+    """PEFT's adapter names, `torch.compile`, data parallelism and others add them."""
+    plain, wrapped = (
+        read(write(tmp_path / f"{number}.safetensors", arrays), published("flux"))
+        for number, arrays in enumerate((sound(), renamed(old, new)(sound())))
+    )
+    assert wrapped.ignored == ()
+    assert wrapped.networks["transformer"].keys() == plain.networks["transformer"].keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("lllite_unet_input_blocks_4_1.down.0.weight", "it looks like a ControlNet-LLLite, which"),
+        ("lora_controlnet", "it looks like a ControlNet or Control-LoRA"),
+        ("image_proj.proj.weight", "it looks like an IP-Adapter; name it in"),
+        ("model.diffusion_model.out.2.weight", "it looks like a whole checkpoint, not an adapter"),
+        ("model.diffusion_model.out.9.lora_A.weight", "none of its layers belongs to this model"),
+    ],
+)
+def test_other_files_are_named(key: str, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.safetensors", {key: ONES})
+    with pytest.raises(AdapterError, match=message):
+        inspect(file, published("sdxl"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora_te2_encoder_block_0_layer_0_SelfAttention_k",
+        "text_encoder_2.encoder.block.0.layer.0.SelfAttention.q",
+    ],
+)
+def test_layers_of_t5_are_passed_over(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.safetensors", sound() | low_rank(name, 4, 4))
+    summary = inspect(file, published("flux"))
+    assert len(summary.ignored) == 2
+    assert summary.warnings[0].startswith(f"keys without effect: {name}")
+
+
 def test_summary_matches_the_reader(tmp_path: Path) -> None:
     unknown_keys = {"text_encoders.t5xxl.x.lora_A.weight": np.zeros((2, 2), np.float32)}
     file = write(tmp_path / "a.safetensors", sound() | unknown_keys)

@@ -61,6 +61,15 @@ WITHOUT_EFFECT: dict[str, tuple[Arrays, str]] = {
     "zeros": ({"x.lora_A.weight": 0 * ONES}, "keys without effect: x.lora_A.weight"),
     "T5": ({"text_encoders.t5xxl.transformer.x.lora_A.weight": ONES}, "keys without effect"),
     "kohya's T5": ({"lora_te3_encoder_block_0.lora_up.weight": ONES}, "keys without effect"),
+    "a layer's rank": ({f"{Q}.rank": np.array(4, np.int64)}, f"keys without effect: {Q}.rank"),
+    "norms of kohya's GGPO": (
+        {f"{Q}.weight_norms": ONES, f"{Q}.combined_weight_norms": ONES},
+        f"keys without effect: {Q}.combined_weight_norms, {Q}.weight_norms",
+    ),
+    "positions as floats": (
+        {"lora_te1_text_model_embeddings_position_ids": ONES},
+        "keys without effect: lora_te1_text_model_embeddings_position_ids",
+    ),
     "an embedding": (
         {"bundle_emb.cat.clip_l": ONES, "bundle_emb.cat.t5": ONES},
         "bundled embeddings, which are not used: bundle_emb.cat.clip_l, bundle_emb.cat.t5",

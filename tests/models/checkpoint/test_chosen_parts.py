@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from models import registry
@@ -52,11 +53,16 @@ def has_vae_of(loaded: Any, folder: Path, factor: float = 1.0) -> bool:
 def test_a_part_may_be_a_checkpoint_a_folder_or_a_file(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A file has the config of the checkpoint, and diffusers' or the original keys."""
+    """A file has the config of the checkpoint, and diffusers' or the original keys.
+
+    The latter also in a file with several networks.
+    """
     base, other = folders
     forms = (with_parts(base, {"vae": str(each)}) for each in (other, other / "vae", other / VAE))
     assert len({fingerprint(form) for form in forms}) == 1
-    original = write(original_vae(other / "vae"), tmp_path / "ae.sft")
+    named = {f"first_stage_model.{key}": t for key, t in original_vae(other / "vae").items()}
+    transformer = {"model.diffusion_model.img_in.weight": torch.zeros(2)}
+    original = write(named | transformer, tmp_path / "all.sft")
     for source in (other, original):
         loaded = load(base, parts={"vae": str(source)})
         assert has_vae_of(loaded, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import tracemalloc
 from collections.abc import Callable
@@ -126,6 +127,40 @@ def test_a_header_of_too_many_parts_is_not_parsed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"a header of \d+ parts, more than"):
         shapes_of(tmp_path / "a")
     assert tracemalloc.get_traced_memory()[1] < 4 * len(header)
+    tracemalloc.stop()
+
+
+def header_of(*entries: tuple[list[int], list[int]]) -> bytes:
+    """Return a header of float32 arrays with these shapes and offsets."""
+    arrays = {
+        f"x{number}": {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+        for number, (shape, offsets) in enumerate(entries)
+    }
+    header = json.dumps(arrays).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(header_of(([2], [0, 8]), ([2], [4, 12])) + bytes(12), id="overlapping"),
+        pytest.param(header_of(([2], [0, 8]), ([2], [0, 8])) + bytes(8), id="the same bytes"),
+        pytest.param(header_of(([2], [0, 8]), ([2], [12, 20])) + bytes(20), id="a hole"),
+        pytest.param(header_of(([2], [8, 0])) + bytes(8), id="reversed"),
+        pytest.param(header_of(([2**38], [0, 2**40])) + bytes(8), id="beyond the file"),
+        pytest.param(header_of(([2**33, 2**33], [0, 8])) + bytes(8), id="a huge shape"),
+        pytest.param(header_of(([2**62, 4], [0, 0])), id="a shape that overflows to 0"),
+        pytest.param(header_of(([-2], [0, 8])) + bytes(8), id="a negative shape"),
+    ],
+)
+def test_hostile_offsets_and_shapes_are_refused_within_bounds(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        shapes_of(tmp_path / "a")
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
 

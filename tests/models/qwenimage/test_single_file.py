@@ -5,7 +5,6 @@ The written autoencoder is itself compared with diffusers' own conversion.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from tests.models.single_files import (
     weights,
     write,
 )
+from tests.models.vae.original_writer import authors_keys
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 WIDE = {"num_layers": 11}
@@ -39,10 +39,6 @@ LAYERS = {
     "num_res_blocks": 2,
 }
 """Published sizes of the autoencoder, the only ones that diffusers' conversion supports."""
-RESIDUAL = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3"} | {
-    "conv2": "residual.6",
-    "conv_shortcut": "shortcut",
-}
 
 
 def transformer(folder: Path) -> Tensors:
@@ -52,26 +48,7 @@ def transformer(folder: Path) -> Tensors:
 def authors_vae(folder: Path) -> Tensors:
     """Return the autoencoder's arrays under the authors' keys."""
     stored = load_file(folder / "vae/diffusion_pytorch_model.safetensors")
-    return {_authors(key): tensor for key, tensor in stored.items()}
-
-
-def _authors(key: str) -> str:
-    for part, original in RESIDUAL.items():
-        key = re.sub(rf"\.{part}\.", f".{original}.", key)
-    key = re.sub(r"\.mid_block\.resnets\.(\d)", lambda m: f".middle.{2 * int(m[1])}", key)
-    key = key.replace(".mid_block.attentions.0", ".middle.1")
-    up = r"decoder\.up_blocks\.(\d)\.(?:resnets\.(\d)|upsamplers\.0)"
-    key = re.sub(up, lambda m: f"decoder.upsamples.{4 * int(m[1]) + int(m[2] or 3)}", key)
-    for part, original in (
-        ("encoder.down_blocks.", "encoder.downsamples."),
-        ("coder.conv_in.", "coder.conv1."),
-        ("coder.norm_out.", "coder.head.0."),
-        ("coder.conv_out.", "coder.head.2."),
-        ("post_quant_conv.", "conv2."),
-        ("quant_conv.", "conv1."),
-    ):
-        key = key.replace(part, original)
-    return key
+    return authors_keys(stored)
 
 
 def all_in_one(folder: Path) -> Tensors:

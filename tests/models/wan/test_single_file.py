@@ -22,9 +22,10 @@ from models.wan.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
 from tests import coarse
 from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.models.vae.original_writer import authors_keys
 from tests.parity.test_wan_vace_transformer import Case, load_atelier, make
 from tests.parity.tiny import Config
-from tests.parity.tiny_wan import make_wan
+from tests.parity.tiny_wan import VAE_2_2, make_wan
 
 DIFFUSION = "diffusion_pytorch_model.safetensors"
 STORED = f"transformer/{DIFFUSION}"
@@ -179,9 +180,13 @@ def authors_encoder(stored: Tensors) -> Tensors:
     return named
 
 
-def test_files_are_the_experts_and_the_encoder_of_wan_22(tmp_path: Path) -> None:
-    """The base has other weights; one file has a prefix, and the encoder's a tokenizer."""
-    two = {"transformer": {"num_layers": 1}, "transformer_2": {"num_layers": 1}}
+def test_files_are_the_parts_of_wan_22(tmp_path: Path) -> None:
+    """Both experts, the encoder and the residual VAE have the authors' keys.
+
+    The base has other weights; one file has a prefix, and the encoder's a tokenizer.
+    """
+    two: Config = {"transformer": {"num_layers": 1}, "transformer_2": {"num_layers": 1}}
+    two["vae"] = {**VAE_2_2, "num_res_blocks": 2}
     folder, base = (
         make_wan(tmp_path / name, **two, boundary_ratio=0.5, seed=seed)
         for name, seed in (("folder", 0), ("base", 50))
@@ -197,17 +202,20 @@ def test_files_are_the_experts_and_the_encoder_of_wan_22(tmp_path: Path) -> None
     assert "blocks.0.ffn.gate.0.weight" in encoder
     encoder["spiece_model"] = torch.ones(7, dtype=torch.uint8)
     text = write(encoder, tmp_path / "umt5-xxl-enc.safetensors")
+    frames = authors_keys(load_file(folder / "vae" / DIFFUSION), is_residual=True)
+    vae = write(frames, tmp_path / "wan2.2_vae.safetensors")
     with coarse.compiled():
         loaded = registry.load(
             *("tiny", str(files[0]), "float32", {}),
             base=str(base),
-            parts={"transformer_2": str(files[1]), "text_encoder": str(text)},
+            parts={"transformer_2": str(files[1]), "text_encoder": str(text), "vae": str(vae)},
         ).weights
     expected = weights(folder)
     assert are_equal(loaded.t5, expected.t5)
     assert are_equal(loaded.transformer, expected.transformer)
     assert are_equal(loaded.transformer_2, expected.transformer_2)
-    assert not are_equal(loaded.vae, expected.vae)
+    assert are_equal(loaded.vae, expected.vae)
+    assert not are_equal(loaded.vae, weights(base).vae)
 
 
 def test_files_of_animate(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.spec.lora import without_ending
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import TextToImage
@@ -51,11 +52,22 @@ async def model_of(call: Call, body: TextToImage) -> ModelSpec:
     return await _image_model(call, name, "override_settings.sd_model_checkpoint")
 
 
+async def _without_file(call: Call, name: str) -> str:
+    """Return a checkpoint's title without its hash and ending, if a model has the rest as its name.
+
+    AUTOMATIC1111's titles are `NAME.safetensors [HASH]`.
+    """
+    models = call.front.models
+    plain = without_ending(name.rpartition(" [")[0] if name.endswith("]") else name)
+    names = await models.all()
+    return plain if name not in names and models.name_of(plain) in names else name
+
+
 async def _image_model(call: Call, name: str | None, field: str) -> ModelSpec:
     if name is not None and not isinstance(name, str):
         raise Invalid([FieldError(field, "must be a text")])
     with renaming(FieldNames({"model": field})):
-        spec = (await call.front.models.get(name)).spec
+        spec = (await call.front.models.get(name and await _without_file(call, name))).spec
     if not _makes_images(spec):
         names = ", ".join(await image_models(call)) or "none"
         message = f"{spec.name!r} generates videos, which this API does not support; image models: "

@@ -12,6 +12,7 @@ from typing import Any
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import control_units
 from service.routes.compat.a1111.bodies import FIELDS_OF_SCRIPTS, ImageToImage, TextToImage
+from service.routes.compat.hosted_fields import EMPTY
 from service.schemas.unknown_fields import unknown_field
 
 IGNORED_FIELDS = frozenset(
@@ -96,6 +97,7 @@ def _wrong(extra_fields: Mapping[str, Any], has_mask: bool) -> Iterator[FieldErr
             name not in IGNORED_FIELDS
             and name not in NEUTRAL_WITH_MASK
             and name not in IMAGE_ONLY_FIELDS
+            and value not in EMPTY
         ):
             yield unknown_field([name], TextToImage)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
+from service.routes.compat.endpoint import file_format
 from service.routes.compat.fal.bodies import FalLora, FalRequest, FalSize
 from service.routes.compat.names import FieldNames
 
@@ -18,7 +19,6 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "landscape_16_9": (1024, 576),
 }
 """Width and height by fal's size name. Source: docs.fal.ai, the models' schemas."""
-FORMATS = {"jpg": "jpeg"}
 PRIORITIES = ("low", "normal")
 """Supported values of `X-Fal-Queue-Priority`, which equal this API's priorities."""
 
@@ -34,7 +34,7 @@ def to_generate_fields(body: FalRequest, model: str, priority: str | None) -> di
         "mask_image": body.mask_url,
         "scheduler": {"name": scheduler} if isinstance(scheduler, str) else scheduler,
         "loras": [_lora(lora) for lora in body.loras] if body.loras else None,
-        "output": {"format": FORMATS.get(output, output)} if output else None,
+        "output": {"format": file_format(output)} if output else None,
         "priority": priority if priority in PRIORITIES else None,
         **_size(body.image_size),
     }

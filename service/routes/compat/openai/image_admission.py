@@ -25,6 +25,9 @@ from service.routes.compat.openai.image_requests import (
 )
 from service.routes.compat.openai.sizes import naming_sizes
 
+TEXTS = (b"data:", b"iVBORw0KGgo", b"/9j/", b"UklGR")
+"""Beginnings of texts with an image in base64: data URIs, PNG, JPEG and WebP."""
+
 
 @dataclass(frozen=True)
 class ImageOptions:
@@ -111,6 +114,30 @@ def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
         raise Invalid([FieldError("mask", f"{message} the image is to be regenerated")])
 
 
+async def in_files(call: Call, contents: Sequence[bytes]) -> list[bytes]:
+    """Return the images of a form, of which some may be texts: data URIs or base64.
+
+    Raises: Invalid: such an image cannot be read.
+    """
+    return [
+        (await _from_texts(call, [data.decode(errors="replace")]))[0]
+        if data.startswith(TEXTS)
+        else data
+        for data in contents
+    ]
+
+
+async def _from_texts(call: Call, texts: Sequence[str]) -> list[bytes]:
+    """Read images, each a data URI, base64 or a URL. Raises: Invalid."""
+    try:
+        return [
+            await while_connected(call.request, bytes_of(call.front, text, call.client))
+            for text in texts
+        ]
+    except ImageFileError as error:
+        raise Invalid([FieldError("image", str(error))]) from error
+
+
 async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> ImageOptions:
     """Read the input images of a conversation, each a data URI or a URL.
 
@@ -121,11 +148,5 @@ async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> I
     if len(urls) > most:
         message = f"has {len(urls)} images; the model {spec.name!r} accepts {most} at most"
         raise Invalid([FieldError("image", message)])
-    try:
-        files = [
-            await while_connected(call.request, bytes_of(call.front, url, call.client))
-            for url in urls
-        ]
-    except ImageFileError as error:
-        raise Invalid([FieldError("image", str(error))]) from error
+    files = await _from_texts(call, urls)
     return ImageOptions(body, {"image": files[0]} if files else {}, files[1:])

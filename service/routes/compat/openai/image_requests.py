@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.endpoint import CompatibleRequestBody, file_format
 from service.routes.compat.names import FieldNames
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.extra_fields import merge_extra_fields
@@ -48,7 +48,9 @@ class ImageRequest(CompatibleRequestBody):
     equals `high`; `auto` and `standard` select the model's default. Or a preset's name."""
     response_format: Literal["url", "b64_json"] | None = None
     """Signed links that expire (`url`), or base64 (default)."""
-    output_format: Literal["png", "jpeg", "webp"] | None = None
+    output_format: (
+        Annotated[Literal["png", "jpeg", "webp"], BeforeValidator(file_format)] | None
+    ) = None
     """Format of the files. Default: `png`."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     """Encoding quality of JPEG and WebP."""

@@ -23,7 +23,7 @@ from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
-from service.routes.compat.openai.image_admission import ImageOptions, admit_images
+from service.routes.compat.openai.image_admission import ImageOptions, admit_images, in_files
 from service.routes.compat.openai.image_answers import ImagesView, to_images_view
 from service.routes.compat.openai.image_requests import (
     ImageEditForm,
@@ -84,7 +84,7 @@ async def edit_image(call: ByBearer) -> Response:
 
     async def read(incoming: IncomingRequest) -> ImageOptions:
         body, files = await incoming.form(ImageEditForm, (*IMAGES, "mask"))
-        first, *references = _images(files)
+        first, *references = await in_files(call, _images(files))
         return ImageOptions(body, {"image": first, **_mask(files)}, references)
 
     return await _generate(call, read, EDIT)
@@ -96,7 +96,7 @@ async def vary_image(call: ByBearer) -> Response:
 
     async def read(incoming: IncomingRequest) -> ImageOptions:
         body, files = await incoming.form(ImageVariationForm, IMAGES)
-        return ImageOptions(body, {"image": _only("image", _images(files))})
+        return ImageOptions(body, {"image": _only("image", await in_files(call, _images(files)))})
 
     return await _generate(call, read, EDIT)
 

@@ -12,7 +12,8 @@ from service.routes.compat.nearest_size import nearest
 from service.settings.limits import LimitSettings
 
 AUTO = "auto"
-_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})", re.ASCII)
+_SIZE = re.compile(r"(\d{1,5}) ?[xX*\u00d7] ?(\d{1,5})", re.ASCII)
+"""Also as DashScope and others write it: `1024*1024`, `1024X1024`, `1024 x 1024`."""
 
 
 def sides_of(size: str | None) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.routes.compat.endpoint import CompatibleRequestBody, TextOrObject
+from service.routes.compat.endpoint import CompatibleRequestBody, TextOrList, TextOrObject
 from service.schemas.examples import Example, schema_example
 
 Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
@@ -21,6 +21,22 @@ class ReplicateInput(CompatibleRequestBody):
     """Number of images: `num_images`."""
     guidance: float | None = None
     """Guidance scale: `guidance_scale`."""
+    image: TextOrList | None = None
+    """Input image; of several, the others are `reference_images`."""
+    input_image: str | None = None
+    """Input image: `image`."""
+    input_images: list[str] | None = None
+    """Input images: `image` and `reference_images`."""
+    image_input: list[str] | None = None
+    """Input images: `image` and `reference_images`."""
+    lora_weights: str | None = None
+    """Name of an adapter: `loras`."""
+    lora_scale: float | None = None
+    """Strength of `lora_weights`; without one it has no effect."""
+    extra_lora: str | None = None
+    """Name of a second adapter."""
+    extra_lora_scale: float | None = None
+    """Strength of `extra_lora`; without one it has no effect."""
     mask: str | None = None
     """Inpainting mask, white where the image is regenerated: `mask_image`."""
     prompt_strength: float | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from service.errors.problems import FieldError, Invalid
 from service.front_end.models import Models
+from service.routes.compat.endpoint import file_format
 from service.routes.compat.names import FieldNames
 from service.routes.compat.replicate.bodies import PredictionRequest, ReplicateInput
 
@@ -17,7 +18,10 @@ FIELDS = {
     "prompt_strength": "strength",
 }
 """Replicate's common input names, mapped to this API's fields."""
-FORMATS = {"jpg": "jpeg"}
+IMAGES = ("image", "input_image", "input_images", "image_input")
+"""Inputs with images, by model: FLUX.1 Kontext, FLUX.2 and others."""
+LORAS = {"lora_weights": "lora_scale", "extra_lora": "extra_lora_scale"}
+"""Inputs with the names of adapters, and with their scales."""
 
 
 async def named_model(models: Models, body: PredictionRequest, path: str | None) -> str:
@@ -44,13 +48,31 @@ def to_generate_fields(body: PredictionRequest, model: str) -> dict[str, Any]:
     ours = {ours: getattr(body.input, theirs) for theirs, ours in FIELDS.items()}
     scheduler = body.input.scheduler
     ours["scheduler"] = {"name": scheduler} if isinstance(scheduler, str) else scheduler
-    ours["output"] = _output(body.input)
+    ours |= {"output": _output(body.input), "loras": _loras(body.input), **_images(body.input)}
     present = {name: value for name, value in ours.items() if value is not None}
     if duplicates := sorted(present.keys() & extra_fields.keys()):
         raise Invalid(
             [FieldError(f"input.{name}", "is given under two names") for name in duplicates]
         )
     return {**extra_fields, **present, "model": model}
+
+
+def _images(inputs: ReplicateInput) -> dict[str, Any]:
+    """Convert the input images. Raises: Invalid: under two names."""
+    names = [name for name in IMAGES if getattr(inputs, name)]
+    if len(names) > 1:
+        raise Invalid([FieldError(f"input.{names[1]}", f"cannot be combined with {names[0]}")])
+    images = getattr(inputs, names[0]) if names else []
+    first, *others = [images] if isinstance(images, str) else images or [None]
+    return {"image": first, "reference_images": others or None}
+
+
+def _loras(inputs: ReplicateInput) -> list[dict[str, Any]] | None:
+    """Convert the adapters."""
+    pairs = ((getattr(inputs, name), getattr(inputs, scale)) for name, scale in LORAS.items())
+    return [
+        {"name": name, "scale": 1.0 if scale is None else scale} for name, scale in pairs if name
+    ] or None
 
 
 def model_in_body(models: Models, body: Mapping[str, Any], path: str | None) -> str | None:
@@ -60,11 +82,7 @@ def model_in_body(models: Models, body: Mapping[str, Any], path: str | None) -> 
 
 
 def _output(inputs: ReplicateInput) -> dict[str, Any] | None:
-    file_format = inputs.output_format
-    output = {
-        "format": file_format and FORMATS.get(file_format, file_format),
-        "quality": inputs.output_quality,
-    }
+    output = {"format": file_format(inputs.output_format), "quality": inputs.output_quality}
     return {name: value for name, value in output.items() if value is not None} or None
 
 
@@ -76,6 +94,11 @@ def field_names(body: PredictionRequest) -> FieldNames:
             foreign[ours] = f"input.{theirs}"
     if body.input.output_format is not None or body.input.output_quality is not None:
         foreign |= {f"output.{field}": f"input.output_{field}" for field in ("format", "quality")}
+    for theirs in IMAGES:
+        if getattr(body.input, theirs):
+            foreign |= dict.fromkeys(("image", "reference_images"), f"input.{theirs}")
+    if body.input.lora_weights:
+        foreign |= dict.fromkeys(("loras", "loras.0", "loras.0.name"), "input.lora_weights")
     if isinstance(body.input.scheduler, str):
         foreign["scheduler.name"] = "input.scheduler"
     return FieldNames(foreign, prefix="input.")

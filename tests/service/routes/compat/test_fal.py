@@ -246,7 +246,7 @@ async def test_error_for_both_sides_of_a_size_occurs_once(
 
 
 async def test_client_shows_the_error(fal: Fal, pool: StandIn) -> None:
-    status, message, kind = await fal("refused", {"prompt": "a", "seed": -1})
+    status, message, kind = await fal("refused", {"prompt": "a", "seed": -2})
     assert (status, kind) == (422, "invalid_request") and message.startswith("seed: ")
 
 

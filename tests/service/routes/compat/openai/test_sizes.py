@@ -14,10 +14,15 @@ from tests.service.standin import SPEC
 LIMITS = LimitSettings()
 
 
-@pytest.mark.parametrize("size", ["", "64", "64x", "x64", "64×64", "64X64", "-1x64", "64x64x64"])
+@pytest.mark.parametrize("size", ["", "64", "64x", "x64", "64/64", "64  x64", "-1x64", "64x64x64"])
 def test_invalid_size_is_rejected(size: str) -> None:
     with pytest.raises(Invalid):
         sides_of(size)
+
+
+@pytest.mark.parametrize("size", ["64x96", "64X96", "64*96", "64\u00d796", "64 x 96"])
+def test_sizes_have_several_signs(size: str) -> None:
+    assert sides_of(size) == {"width": 64, "height": 96}
 
 
 @pytest.mark.parametrize(
