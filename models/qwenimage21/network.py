@@ -17,39 +17,27 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from models.nn.attention.attention import TokenAttention, default_attention, token_attention
-from models.nn.blocks.double_stream import (
-    AXES,
-    ByHead,
-    JointHeads,
-    StreamShape,
-    Tokens,
-    Vectors,
-    fit_float16,
-    padded,
-    split_vectors,
-)
+from models.nn.attention.attention import TokenAttention, token_attention
+from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, image_of
+from models.nn.blocks.double_stream import StreamShape, Tokens, Vectors, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation, OffsetRMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions, join_positions
-from models.nn.layers.parameterised import Kinds, activated, from_heads, linear
+from models.nn.layers.parameterised import Kinds, activated, linear
 from models.nn.layers.positions import grid_ids
-from models.nn.layers.rope import RopeTable, apply_rope, rope_table
+from models.nn.layers.rope import RopeTable, rope_table
 from models.nn.layers.scanned import run, stack
 from models.nn.layers.step_cache import CachedStep
-from models.parallel.placement import split
 from models.qwenimage21.config import QwenImage21Config
 from models.vae.references import Grid
 
 TIME_FEATURES = 256
 """Width of the timestep's sinusoids; the same in every Qwen-Image 2.1."""
-OF_BLOCK = 4
-"""Modulation vectors of a block: scale and gate of the attention, then of the feed-forward."""
 
 
 class TextInput(nnx.Module):
@@ -64,48 +52,6 @@ class TextInput(nnx.Module):
     def __call__(self, captions: Float[Array, "batch tokens features"]) -> Tokens:
         """Embed each token."""
         return self.second(activated(self.first, self.norm(captions), tanh_gelu))
-
-
-class SingleStreamBlock(nnx.Module):
-    """Attention and gated feed-forward on the joint stream, with causal text."""
-
-    def __init__(
-        self, shape: StreamShape, attention: TokenAttention, **kinds: Unpack[Kinds]
-    ) -> None:
-        width, self.epsilon = shape.width, shape.epsilon
-        self.heads, self.attention = JointHeads(shape, **kinds), attention
-        self.out = linear(width, width, ("heads", "embed"), use_bias=False, **kinds)
-        self.feed_forward = shape.feed_forward(**kinds)
-
-    def __call__(
-        self, x: Tokens, vectors: Vectors, positions: Positions, text_tokens: int
-    ) -> Tokens:
-        """Apply attention and feed-forward.
-
-        Args:
-            vectors: modulations of the text, then of the image.
-            text_tokens: number of text tokens, padding included.
-        """
-        scale, gate, mlp_scale, mlp_gate = by_part(vectors, text_tokens, x.shape[1])
-        normed = layer_norm(x, self.epsilon) * (1 + scale)
-        attended = self._attended(normed, positions, text_tokens)
-        x = x + jnp.tanh(gate) * from_heads(self.out, attended)
-        hidden = self.feed_forward(layer_norm(x, self.epsilon) * (1 + mlp_scale))
-        return split(fit_float16(x + jnp.tanh(mlp_gate) * hidden), *AXES)
-
-    def attention_input(self, image: Tokens, vectors: Vectors) -> Tokens:
-        """Return the image's modulated tokens, as the block's attention reads them."""
-        scale = split_vectors(vectors)[OF_BLOCK]
-        return layer_norm(image, self.epsilon) * (1 + scale)
-
-    def _attended(self, x: Tokens, positions: Positions, text_tokens: int) -> ByHead:
-        """Attend over all tokens; replace the result of the text by causal attention."""
-        q, k, v = self.heads(x)
-        q, k = (apply_rope(part, positions.rope) for part in (q, k))
-        parts = text_tokens, x.shape[1] - text_tokens
-        _, image = padded_tokens.cut(self.attention(q, k, v, keys=positions.keys), *parts)
-        text = _causal(*(padded_tokens.cut(part, *parts)[0] for part in (q, k, v)))
-        return padded_tokens.join([text, image])
 
 
 class QwenImage21Transformer(nnx.Module):
@@ -124,12 +70,12 @@ class QwenImage21Transformer(nnx.Module):
         feed_forward = partial(SwiGlu, width, config.mlp_ratio * width)
         heads = config.num_attention_heads
         shape = StreamShape(width, heads, feed_forward, use_bias=False, epsilon=config.eps)
-        block = partial(SingleStreamBlock, shape, attention, param_dtype=param_dtype)
+        block = partial(CausalTextBlock, shape, attention, param_dtype=param_dtype)
         self.config = config
         self.latents_in = linear(channels, width, (None, "embed"), use_bias=False, **kinds)
         self.text_in = TextInput(config, **kinds)
         self.time_in = ConditionMLP(TIME_FEATURES, width, use_bias=False, **kinds)
-        self.modulation = Modulation(width, OF_BLOCK, use_bias=False, **kinds)
+        self.modulation = Modulation(width, VECTORS, use_bias=False, **kinds)
         self.blocks = stack(lambda rngs: block(rngs=rngs), config.num_layers, rngs)
         self.out_modulation = Modulation(width, 1, use_bias=False, **kinds)
         self.latents_out = linear(width, channels, ("embed", None), use_bias=False, **kinds)
@@ -157,7 +103,7 @@ class QwenImage21Transformer(nnx.Module):
         positions = self._positions(lengths, captions.shape[1], *grids)
         both, (vectors, out) = padded_tokens.join([text, image]), self._vectors(timestep)
         if cache is None:
-            image = self._run(both, vectors, positions, image)
+            image = image_of(self._run(both, vectors, positions, text.shape[1]), text.shape[1])
         else:
             image = self._run_cached(cache, both, image, vectors, positions)
         normed = layer_norm(image, self.config.eps) * (1 + out)
@@ -204,55 +150,30 @@ class QwenImage21Transformer(nnx.Module):
         return join_positions([of_text, Positions(rope, padded_tokens.counted(count))])
 
     def _run(
-        self, both: Tokens, vectors: Vectors, at: Positions, image: Tokens, first: int = 0
+        self, both: Tokens, vectors: Vectors, at: Positions, text_tokens: int, **some: int
     ) -> Tokens:
-        """Run the blocks from `first` on; return the image's tokens, in number those of `image`."""
-        return _image_of(self._blocks_run(both, vectors, at, image, first=first), image)
-
-    def _blocks_run(
-        self, both: Tokens, vectors: Vectors, at: Positions, image: Tokens, **some: int
-    ) -> Tokens:
-        text_tokens = both.shape[1] - image.shape[1]
+        """Run the blocks; `some` selects a range, as in `run`."""
         return run(self.blocks, both, lambda b, x: b(x, vectors, at, text_tokens), **some)
 
     def _run_cached(
-        self, cache: CachedStep, both: Tokens, image: Tokens, vectors: Vectors, at: Positions
-    ) -> Tokens:
+        self,
+        cache: CachedStep,
+        both: Float[Array, "batch both width"],
+        image: Float[Array, "batch image width"],
+        vectors: Vectors,
+        at: Positions,
+    ) -> Float[Array, "batch image width"]:
+        text_tokens = both.shape[1] - image.shape[1]
+
         def after_first() -> tuple[Tokens, Tokens]:
-            output = self._blocks_run(both, vectors, at, image, stop=1)
-            return output, _image_of(output, image)
+            output = self._run(both, vectors, at, text_tokens, stop=1)
+            return output, image_of(output, text_tokens)
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
         def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
-            return self._run(both, *others, image, cache.first)
+            return image_of(self._run(both, *others, text_tokens, first=cache.first), text_tokens)
 
         inputs = cache.before_blocks(both, image, after_first, first_input)
         return cache.run(inputs, (vectors, at), rest)
-
-
-def by_part(
-    vectors: Vectors, text_tokens: int, tokens: int
-) -> list[Float[Array, "batch _tokens width"]]:
-    """Split modulations of text and image, and repeat each for the tokens of its part."""
-    parts = np.zeros(text_tokens, bool), np.ones(tokens - text_tokens, bool)
-    is_image: Bool[np.ndarray, "tokens 1"] = padded_tokens.join_host(parts)[:, None]
-    of_text, of_image = (split_vectors(half) for half in jnp.split(vectors, 2, axis=1))
-    return [jnp.where(is_image, *pair) for pair in zip(of_image, of_text, strict=True)]
-
-
-def _causal(q: ByHead, k: ByHead, v: ByHead) -> ByHead:
-    """Attend from each token to itself and the tokens before it, with all tokens on each device."""
-    q, k, v = (split(part, "batch", None, "heads", None) for part in (q, k, v))
-    is_visible = np.tri(q.shape[1], dtype=bool)
-    bias = np.where(is_visible, np.float32(0), np.finfo(np.float32).min)
-    return split(default_attention(q, k, v, jnp.asarray(bias)[None, None]), *AXES, None)
-
-
-def _image_of(
-    both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
-) -> Tokens:
-    """Extract the image's part from joined tokens; `image` has its shape."""
-    text = both.shape[1] - image.shape[1]
-    return padded_tokens.cut(both, text, image.shape[1])[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +61,9 @@ class QwenEncoder(nnx.Module):
         states: indices in transformers' `hidden_states`, in the order of the features.
     """
 
+    NORMED: ClassVar[bool] = True
+    """Whether the state after all layers is normed, as in transformers."""
+
     def __init__(
         self,
         config: QwenSizes,
@@ -82,7 +85,7 @@ class QwenEncoder(nnx.Module):
         )
         self.final_norm = (
             rms_norm(shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype)
-            if read == config.num_hidden_layers
+            if self.NORMED and read == config.num_hidden_layers
             else None
         )
 
@@ -133,12 +136,17 @@ def layers_to(network: str, index: int, layers: int) -> int:
 
 
 def renames_up_to(
-    config: QwenSizes, states: tuple[int, ...], prefix: str = r"(?:model\.)?"
+    config: QwenSizes,
+    states: tuple[int, ...],
+    prefix: str = r"(?:model\.)?",
+    *,
+    normed: bool = True,
 ) -> tuple[tuple[str, str], ...]:
     """Return rename rules for the encoder of those states.
 
     Args:
         prefix: regular expression of the keys' prefix.
+        normed: whether the state after all layers is normed.
     """
     read, layers = max(map(config.state, states)), config.num_hidden_layers
-    return renames(read, layers, normed=read == layers, prefix=prefix)
+    return renames(read, layers, normed=normed and read == layers, prefix=prefix)
