@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 from jaxtyping import Array, Float
 
 from models.flow.caption_pipeline import CaptionPipeline
 from models.flow.chat_pipeline import ChatNetworks
-from models.interface.images import to_uint8
 from models.qwenimage21.key_mapping import SPELLINGS
 from models.qwenimage21.request import QwenImage21Request
 from models.sampling.base import Plan
+from models.spec.request import FlowImageRequest
 from models.text.chat import Chat
 from models.vae.latent_frames import LatentFramePipeline
 
 SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
 """System message, which the transformer does not receive, as in diffusers' pipeline."""
 ANALYZING = Chat(f"{SYSTEM}<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-COLOURS = 3
 
 
 class QwenImage21Pipeline(CaptionPipeline, LatentFramePipeline[ChatNetworks]):
@@ -52,15 +50,8 @@ class QwenImage21Pipeline(CaptionPipeline, LatentFramePipeline[ChatNetworks]):
         """Undo `pack`."""
         return packed.reshape(h, w, -1)
 
-    def plan(self, request: QwenImage21Request, tokens: int, strength: float | None) -> Plan:
+    def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
         """Return the schedule: the checkpoint's sigmas, unless the request has other steps."""
         if request.sigmas is None and request.num_inference_steps == len(self.sigmas):
             request = replace(request, sigmas=self.sigmas)
         return super().plan(request, tokens, strength)
-
-    def finished(self, pixels: Float[Array, "*batch channels"]) -> jax.Array:
-        """Convert the VAE's output to an opaque image's bytes: colours on white."""
-        colours, alpha = pixels[..., :COLOURS], pixels[..., COLOURS:]
-        if not alpha.shape[-1]:
-            return to_uint8(colours)
-        return to_uint8(1 - (1 - colours) * (alpha * 0.5 + 0.5))

@@ -14,8 +14,8 @@ LONGEST = 16
 """Maximum aspect ratio of an image with the maximum number of pixels."""
 UNIT = 2
 """Rows and columns of latents in the unit of an image's sides: the text encoder's patch."""
-DEFAULT_LATENTS, MOST_LATENTS = 64, 128
-"""Side of an image in latents: diffusers' default, and the authors' size."""
+DEFAULT_LATENTS, MOST_LATENTS = 64, 172 * 96
+"""Side of an image in latents, as in diffusers; and latents of the authors' largest image."""
 DEFAULTS: Mapping[str, Any] = {
     "num_inference_steps": 40,
     "true_cfg_scale": 1.0,
@@ -31,7 +31,7 @@ def spec_of(vae: FrameVaeConfig, sigmas: Sequence[float], min_steps: int) -> Mak
         sigmas: the checkpoint's schedule; empty: evenly spaced.
         min_steps: minimum steps of the schedule.
     """
-    unit, most = UNIT * vae.downsampling, (MOST_LATENTS * vae.downsampling) ** 2
+    unit, most = UNIT * vae.downsampling, MOST_LATENTS * vae.downsampling**2
     side = DEFAULT_LATENTS * vae.downsampling
     steps = {"num_inference_steps": len(sigmas)} if sigmas else {}
     return spec_builder(
@@ -40,6 +40,7 @@ def spec_of(vae: FrameVaeConfig, sigmas: Sequence[float], min_steps: int) -> Mak
         needs=TRUE_CFG_NEEDS,
         family="qwenimage21",
         tasks=("text-to-image",),
+        has_alpha=vae.out_channels == len("RGBA"),
         limits=image_limits(
             unit,
             longest_side(most, LONGEST, unit),

@@ -8,7 +8,7 @@ Source: diffusers' autoencoder_kl_qwenimage21.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,10 +18,10 @@ from flax import nnx
 
 from models.checkpoint.key_mapping import Renames
 from models.nn.attention.attention import CrossAttention
-from models.nn.layers.parameterised import conv, linear
+from models.nn.layers.parameterised import Conv, conv, linear
 from models.vae import video_key_mapping
 from models.vae.sharded import split_image
-from models.vae.video import VideoAutoencoder, factors_of
+from models.vae.video import Pass, VideoAutoencoder, factors_of
 from models.vae.video_blocks import FeatureCache, FrameAttention, Frames, RmsNorm, run
 from models.vae.video_config import VideoVaeConfig
 from models.vae.video_resample import Downsample, Upsample, average_down, repeat_up
@@ -85,14 +85,14 @@ class FrameAutoencoder(VideoAutoencoder):
     """Autoencoder of single frames and latents, [batch, 1, height, width, channels]."""
 
     @staticmethod
-    def make_encoder(config: VideoVaeConfig, **make: Any) -> nnx.Module:
+    def make_encoder(config: VideoVaeConfig, **make: Any) -> Pass:
         """Build the network from frames to moments."""
         levels = _levels(config.encoder_widths, config.downsamples)
         blocks = [partial(ShrinkingBlock, depth=config.num_res_blocks, **level) for level in levels]
         return FrameEncoder(config, blocks, **make)
 
     @staticmethod
-    def make_decoder(config: VideoVaeConfig, **make: Any) -> nnx.Module:
+    def make_decoder(config: VideoVaeConfig, **make: Any) -> Pass:
         """Build the network from latents to frames."""
         levels = _levels(config.decoder_widths, config.upsamples)
         depth = config.num_res_blocks + 1
@@ -106,7 +106,7 @@ class FrameEncoder(nnx.Module):
     def __init__(
         self,
         config: VideoVaeConfig,
-        blocks: list[Callable[..., nnx.Module]],
+        blocks: Sequence[Callable[..., nnx.Module]],
         *,
         attention: CrossAttention,
         **make: Any,
@@ -130,7 +130,7 @@ class FrameDecoder(nnx.Module):
     def __init__(
         self,
         config: VideoVaeConfig,
-        blocks: list[Callable[..., nnx.Module]],
+        blocks: Sequence[Callable[..., nnx.Module]],
         *,
         attention: CrossAttention,
         **make: Any,
@@ -225,7 +225,7 @@ class GrowingBlock(nnx.Module):
         return split_image(hidden + repeat_up(x, hidden.shape[-1], self.factors)[:, -1:])
 
 
-def same_conv(in_width: int, width: int, **make: Any) -> nnx.Module:
+def same_conv(in_width: int, width: int, **make: Any) -> Conv:
     """Build a 3 x 3 convolution of each frame, padded to keep the size."""
     return conv(in_width, width, (3, 3), padding=((1, 1), (1, 1)), **make)
 

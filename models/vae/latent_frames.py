@@ -32,13 +32,9 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
         """Decode the latents with the VAE."""
         latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
         decoded: jax.Array = self._vae(weights).decode(
-            latents[None, None].astype(self.dtype), self.finished
+            latents[None, None].astype(self.dtype), to_uint8
         )[0, 0]
         return decoded
-
-    def finished(self, pixels: Float[Array, "*batch channels"]) -> jax.Array:
-        """Convert the VAE's output to an image's bytes."""
-        return to_uint8(pixels)
 
     def encode_image(
         self, weights: Networks, pixels: Array, noise: Array | None

@@ -49,6 +49,7 @@ CHUNK = 4
 """Frames that are encoded at once after the first, for any compression in time."""
 
 Pass = Callable[[Frames, FeatureCache], Frames]
+"""Function of a chunk of frames and the cache of those before."""
 
 
 class VideoAutoencoder(nnx.Module):
@@ -75,12 +76,12 @@ class VideoAutoencoder(nnx.Module):
         self.decoder = self.make_decoder(config, attention=attention, **make)
 
     @staticmethod
-    def make_encoder(config: VideoVaeConfig, **make: Any) -> nnx.Module:
+    def make_encoder(config: VideoVaeConfig, **make: Any) -> Pass:
         """Build the network from patches to moments."""
         return VideoEncoder(config, **make)
 
     @staticmethod
-    def make_decoder(config: VideoVaeConfig, **make: Any) -> nnx.Module:
+    def make_decoder(config: VideoVaeConfig, **make: Any) -> Pass:
         """Build the network from latents to patches."""
         return VideoDecoder(config, **make)
 

@@ -1,7 +1,7 @@
 """Qwen-Image 2.1 compared with diffusers' pipeline in the same process, on small odd checkpoints.
 
 Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two grey
-levels. diffusers' images have alpha; they are put on white for the comparison.
+levels. Both have alpha in one of the variants.
 """
 
 from __future__ import annotations

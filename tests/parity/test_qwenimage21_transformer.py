@@ -37,9 +37,10 @@ GRID, LENGTHS = (4, 6), np.array([9, 5])
 TIMES = np.array([731.25, 12.5], np.float32)
 
 
-@nnx.jit(static_argnames="grids")
-def run(model: QwenImage21Transformer, *inputs: Any, grids: Any = (GRID,)) -> Any:
-    return model(*inputs, grids)
+@nnx.jit
+def run(model: QwenImage21Transformer, *inputs: Any) -> Any:
+    latents, captions, lengths, times = inputs
+    return model(latents, captions, lengths, times, (GRID,))
 
 
 def inputs(config: Any) -> tuple[np.ndarray, ...]:

@@ -40,7 +40,7 @@ _VAE: Config = {
 _SCHEDULER: Config = {
     "use_dynamic_shifting": True,
     "base_image_seq_len": 4,
-    "max_image_seq_len": 60,
+    "max_image_seq_len": 600,
     "base_shift": 0.5,
     "max_shift": 0.9,
     "shift_terminal": 0.02,
@@ -117,7 +117,7 @@ class Processor:
 
 
 def pipeline_of(folder: Path) -> QwenImage21Pipeline:
-    """diffusers' pipeline of a checkpoint, whose images are put on white."""
+    """diffusers' pipeline of a checkpoint."""
     pipeline = QwenImage21Pipeline(
         FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
         AutoencoderKLQwenImage21.from_pretrained(folder / "vae"),
@@ -127,15 +127,6 @@ def pipeline_of(folder: Path) -> QwenImage21Pipeline:
         json.loads((folder / "model_index.json").read_text())["sample_sigmas"],
     )
     pipeline.vae_scale_factor = pipeline.vae.config.scale_factor_spatial
-    decode = pipeline.vae.decode
-
-    def on_white(latents: Any, **how: Any) -> Any:
-        (pixels,) = decode(latents, **how)
-        colours, alpha = pixels[:, :3], pixels[:, 3:]
-        opaque = 1 - (1 - colours) * (alpha / 2 + 0.5) if alpha.shape[1] else colours
-        return (opaque,)
-
-    pipeline.vae.decode = on_white
     return pipeline
 
 
@@ -148,7 +139,8 @@ def qwen3_vl(seed: int, **overrides: Any) -> Qwen3VLForConditionalGeneration:
         **values["rope_parameters"],
     }
     vision = {**_VISION, "out_hidden_size": values["hidden_size"]}
-    config = Qwen3VLConfig(text_config=values, vision_config=vision)
+    pad = qwen_tokenizer(OF_IMAGES).convert_tokens_to_ids(OF_IMAGES[2])
+    config = Qwen3VLConfig(text_config=values, vision_config=vision, image_token_id=pad)
     return randomize(Qwen3VLForConditionalGeneration(config), seed)
 
 

@@ -39,7 +39,7 @@ def test_published_checkpoint_has_diffusers_defaults(tmp_path: Path) -> None:
     defaults, limits = loaded.spec.defaults, loaded.spec.limits
     assert (defaults["width"], defaults["height"]) == (1024, 1024)
     assert (defaults["num_inference_steps"], defaults["true_cfg_scale"]) == (40, 1.0)
-    assert (limits.size_multiple_px, limits.max_pixels) == (32, 2048 * 2048)
+    assert (limits.size_multiple_px, limits.max_pixels) == (32, 2752 * 1536)
     for more in ({"width": 1040}, {"max_sequence_length": 1025}, {"num_inference_steps": 1}):
         with pytest.raises(RequestError) as error:
             loaded.prepare({**defaults, "prompt": "words", "seed": 0, **more}, {})
