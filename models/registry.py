@@ -26,6 +26,7 @@ from models.flux2.family import FAMILY as FLUX2
 from models.interface.family import Family, LoadOption
 from models.ltx.family import FAMILY as LTX
 from models.qwenimage.family import FAMILY as QWENIMAGE
+from models.qwenimage21.family import FAMILY as QWENIMAGE21
 from models.sdxl.family import FAMILY as SDXL
 from models.wan.family import FAMILY as WAN
 from models.zimage.family import FAMILY as ZIMAGE
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from models.interface.pipeline import Pipeline
     from models.loading.sources import Reading
 
-FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, FLUX2, ZIMAGE, WAN)
+FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, QWENIMAGE21, FLUX2, ZIMAGE, WAN)
 
 BY_PIPELINE: Mapping[str, Family] = {
     class_name: family for family in FAMILIES for class_name in family.pipelines

@@ -8,6 +8,7 @@ from models.flux.request import FluxRequest
 from models.flux2.request import Flux2Request
 from models.ltx.request import LTX2Request
 from models.qwenimage.request import QwenImageRequest
+from models.qwenimage21.request import QwenImage21Request
 from models.sdxl.request import SdxlRequest
 from models.spec.request import Request
 from models.wan.request import WanRequest
@@ -18,6 +19,7 @@ REQUESTS: Mapping[str, Callable[..., Request]] = {
     "flux2": Flux2Request,
     "ltx": LTX2Request,
     "qwenimage": QwenImageRequest,
+    "qwenimage21": QwenImage21Request,
     "sdxl": SdxlRequest,
     "wan": WanRequest,
     "zimage": ZImageRequest,

@@ -30,6 +30,7 @@ COPY models/flux/__init__.py models/flux/request.py models/flux/
 COPY models/flux2/__init__.py models/flux2/request.py models/flux2/
 COPY models/ltx/__init__.py models/ltx/request.py models/ltx/
 COPY models/qwenimage/__init__.py models/qwenimage/request.py models/qwenimage/
+COPY models/qwenimage21/__init__.py models/qwenimage21/request.py models/qwenimage21/
 COPY models/sdxl/__init__.py models/sdxl/request.py models/sdxl/
 COPY models/wan/__init__.py models/wan/request.py models/wan/
 COPY models/zimage/__init__.py models/zimage/request.py models/zimage/

@@ -19,8 +19,7 @@ from models.interface.pipeline import Step
 from models.interface.solver_step import first_history, history_key
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.base import Plan
-from models.spec.request import FlowImageRequest
-from models.vae.patches import PATCH
+from models.spec.request import FlowImageRequest, RequestError
 from models.vae.references import as_grid
 
 
@@ -51,7 +50,7 @@ class CaptionPipeline(ChatPipeline):
             head: text before each prompt.
         """
         h, w = self.grid_of(width=request.width, height=request.height)
-        tokens = h * w // PATCH**2
+        tokens = h * w // self.PATCH**2
         plan = self.plan(request, tokens, request.image_strength(from_image="image" in images))
         solver = scheduler_of(request, self.scheduler).solver
         return self.build_draft(
@@ -64,7 +63,17 @@ class CaptionPipeline(ChatPipeline):
         )
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
-        """Return the schedule. Raises: RequestError."""
+        """Return the schedule.
+
+        Raises: RequestError: an invalid schedule, or one step for a schedule that ends above zero.
+        """
+        count = request.num_inference_steps if request.sigmas is None else len(request.sigmas)
+        if self.scheduler.shift_terminal and count < 2:
+            raise RequestError(
+                "num_inference_steps" if request.sigmas is None else "sigmas",
+                "must be 2 or more: this model's schedule is stretched to end at a noise of "
+                f"{self.scheduler.shift_terminal}, which a single step cannot reach",
+            )
         return flow_plan(request, scheduler_of(request, self.scheduler), tokens, strength)
 
     def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:

@@ -25,7 +25,6 @@ from models.spec.request import FlowRequest
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.packed_latents import PackedLatentPipeline
-from models.vae.patches import PATCH
 from models.vae.references import tokens_and_grids
 
 
@@ -45,7 +44,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
 
     ENCODER: ClassVar[str]
     """Name of the chat model in warnings."""
-    CUT: ClassVar[int] = 0
+    CUT: int = 0
     """Number of leading chat tokens that the transformer does not receive."""
 
     def __init__(
@@ -61,7 +60,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         self.config, self.scheduler, self.tokenizer = transformer.config, scheduler, tokenizer
         self.width: int = transformer.latents_in.out_features
         """Features of a token in the transformer."""
-        self.latent_channels: int = transformer.latents_in.in_features // PATCH**2
+        self.latent_channels: int = transformer.latents_in.in_features // self.PATCH**2
 
     def build_draft(
         self,
@@ -113,7 +112,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         if modulations is None:
             modulations = self.time_conditioning(weights, values["timestep"])
         batch, prompts = rows[self.PROMPTS[0]].shape[:2]
-        tokens, grids = tokens_and_grids(rows)
+        tokens, grids = tokens_and_grids(rows, self.PATCH)
         velocity = self.network(weights, "transformer")(
             jnp.repeat(tokens, prompts, axis=0),
             *(flatten_prompts(rows[name]) for name in self.PROMPTS),

@@ -130,6 +130,7 @@ def chat_pipeline(
     reading: Reading,
     scheduler: FlowMatchEuler,
     chat: Chat,
+    tokenizer: str = "tokenizer",
     **more: Any,
 ) -> Callable[[ModelSpec, Any], FamilyPipeline]:
     """Return a function that builds a `ChatPipeline` from a spec and networks.
@@ -137,11 +138,12 @@ def chat_pipeline(
     Args:
         kind: class of the pipeline.
         chat: template of each prompt.
+        tokenizer: folder of the tokenizer's files.
         more: further arguments of the pipeline.
     """
 
     def made(spec: ModelSpec, networks: Any) -> FamilyPipeline:
-        tokenizer = reading.reader.qwen_tokenizer(folder / "tokenizer", chat)
-        return kind(spec, networks, scheduler, tokenizer, reading.vae_tiling, **more)
+        read = reading.reader.qwen_tokenizer(folder / tokenizer, chat)
+        return kind(spec, networks, scheduler, read, reading.vae_tiling, **more)
 
     return made

@@ -63,6 +63,7 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         multiple = self.spec.limits.size_multiple_px
         others = {path: file for path, file in images.items() if not (mask and path == IMAGE)}
         references = read_references(others, self.spec)
+        scales = preserved_scales(plan) if mask else {}
         if mask:
             references = [read_image(images[IMAGE], *size), *references]
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
@@ -76,7 +77,7 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
                 **inputs_of(references),
                 **first_history(scheduler.solver),
             },
-            flow_steps(request, plan, scheduler.solver, **(preserved_scales(plan) if mask else {})),
+            flow_steps(request, plan, scheduler.solver, None, None, **scales),
             tokens + sum(rows * columns for rows, columns in grids),
             history_key(scheduler.solver)
             + (f",references={sizes}" if sizes else "")
@@ -93,7 +94,9 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
             clean = references["references"][: rows * columns]
             start["image_latents"] = clean.reshape(rows, columns, patch)
         return {
-            **first_latents(start, lambda *_: None, lambda latents: latents.reshape(-1, patch)),
+            **first_latents(
+                start, lambda pixels, noise: pixels, lambda latents: latents.reshape(-1, patch)
+            ),
             "grid": jnp.zeros((2 * rows, 2 * columns, 0)),
             "prompt_embeds": encode(inputs["ids"], inputs["read"].astype(bool)),
             **references,

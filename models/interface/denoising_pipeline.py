@@ -110,7 +110,10 @@ class DenoisingPipeline(ABC, Generic[Networks]):
 
     @abstractmethod
     def decode(self, weights: Networks, row: PyTree) -> jax.Array | Clip:
-        """Decode a row: uint8 [height, width, 3]; of video [frames, height, width, 3]."""
+        """Decode a row: uint8 [height, width, 3]; of video [frames, height, width, 3].
+
+        If the spec's `has_alpha` is true, images have four channels.
+        """
 
     @abstractmethod
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:

@@ -81,14 +81,18 @@ def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
 
 
 def flat_frame_encoder(vae: VideoAutoencoder) -> tuple[MeanLatents, int]:
-    """Return the mean latents function of a video autoencoder: normalized latents of a frame."""
+    """Return the mean latents function of a video autoencoder: normalized latents of a frame.
+
+    Its alpha, if it has one, is opaque.
+    """
     side = 4 * vae.config.downsampling
+    alpha = vae.config.in_channels // vae.config.patch**2 - 3
     normalisation = Normalisation.of(vae.config)
     graph, state = nnx.split(vae)
 
     @jax.jit
     def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
-        frame = jnp.broadcast_to(colour, (1, 1, side, side, 3))
+        frame = jnp.broadcast_to(jnp.append(colour, jnp.ones(alpha)), (1, 1, side, side, 3 + alpha))
         mean, _ = nnx.merge(graph, state).encode(frame)
         return normalisation.apply(mean.mean(axis=(0, 1, 2, 3)))
 

@@ -12,9 +12,8 @@ from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.qwenimage.key_mapping import SPELLINGS
 from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest
-from models.sampling.base import Plan, per_row
+from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, with_norms_of
-from models.spec.request import FlowImageRequest, RequestError
 from models.vae.latent_frames import LatentFramePipeline
 from models.vae.patches import pack, unpack
 
@@ -29,20 +28,6 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
     REQUEST = QwenImageRequest
     pack = staticmethod(pack)
     unpack = staticmethod(unpack)
-
-    def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
-        """Return the schedule.
-
-        Raises: RequestError: an invalid schedule, or one step for a schedule that ends above zero.
-        """
-        count = request.num_inference_steps if request.sigmas is None else len(request.sigmas)
-        if self.scheduler.shift_terminal and count < 2:
-            raise RequestError(
-                "num_inference_steps" if request.sigmas is None else "sigmas",
-                "must be 2 or more: this model's schedule is stretched to end at a noise of "
-                f"{self.scheduler.shift_terminal}, which a single step cannot reach",
-            )
-        return super().plan(request, tokens, strength)
 
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

@@ -262,6 +262,8 @@ class ModelSpec(BaseModel):
     """Service objectives from the pools' settings."""
     sound_hz: int | None = Field(default=None, gt=0)
     """Sample rate of the videos' sound; `null`: silent videos."""
+    has_alpha: bool = False
+    """Whether `Pipeline.decode` returns images with alpha."""
     read_pixels: Mapping[str, int] = Field(default_factory=dict)
     """Pixels of each input image that every step reads, by request field. They take as long as
     pixels of the output. Fields that are not listed add none."""

@@ -65,6 +65,26 @@ QWEN2_5_VL_7B: Mapping[str, Any] = {
         "fullatt_block_indexes": [7, 15, 23, 31],
     },
 }
+QWEN3_VL_8B: Mapping[str, Any] = {
+    "text_config": {
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000,
+        "rope_scaling": {
+            "mrope_interleaved": True,
+            "mrope_section": [24, 20, 20],
+            "rope_type": "default",
+        },
+        "attention_bias": False,
+        "hidden_act": "silu",
+    },
+}
 GEMMA3_12B: Mapping[str, Any] = {
     "text_config": {
         "vocab_size": 262208,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from models.text.config import check_numbers, known_fields, rope_theta
 from models.text.qwen import Decoder
@@ -56,7 +56,7 @@ class Qwen3Config:
         )
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Qwen3Config:
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read a parsed `config.json` of transformers 4 or 5.
 
         Keys that do not shape the network are ignored.

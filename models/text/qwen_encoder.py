@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +62,9 @@ class QwenEncoder(nnx.Module):
         states: indices in transformers' `hidden_states`, in the order of the features.
     """
 
+    NORMED: ClassVar[bool] = True
+    """Whether the state after all layers is normed, as in transformers."""
+
     def __init__(
         self,
         config: QwenSizes,
@@ -78,7 +81,7 @@ class QwenEncoder(nnx.Module):
         self.blocks = stack(partial(DecoderBlock, shape, attention), read, **kinds)
         self.final_norm = (
             rms_norm(shape.width, shape.epsilon, **kinds)
-            if read == config.num_hidden_layers
+            if self.NORMED and read == config.num_hidden_layers
             else None
         )
 
@@ -129,12 +132,17 @@ def layers_to(network: str, index: int, layers: int) -> int:
 
 
 def renames_up_to(
-    config: QwenSizes, states: tuple[int, ...], prefix: str = r"(?:model\.)?"
+    config: QwenSizes,
+    states: tuple[int, ...],
+    prefix: str = r"(?:model\.)?",
+    *,
+    normed: bool = True,
 ) -> tuple[tuple[str, str], ...]:
     """Return rename rules for the encoder of those states.
 
     Args:
         prefix: regular expression of the keys' prefix.
+        normed: whether the state after all layers is normed.
     """
     read, layers = max(map(config.state, states)), config.num_hidden_layers
-    return renames(read, layers, normed=read == layers, prefix=prefix)
+    return renames(read, layers, normed=normed and read == layers, prefix=prefix)

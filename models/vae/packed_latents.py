@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import Array, Float
@@ -30,6 +30,9 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
     Args:
         dtype: dtype in which the networks compute.
     """
+
+    PATCH: ClassVar[int] = PATCH
+    """Rows and columns of latents that one token packs."""
 
     def __init__(
         self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
@@ -77,7 +80,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
     def unpacked(self, row: PyTree, packed: Float[Array, "tokens patch"]) -> Float[Array, "h w c"]:
         """Unpack tokens of a row, without padding of its token bucket."""
         h, w = grid_of(row)
-        count = h * w // PATCH**2
+        count = h * w // self.PATCH**2
         return self.unpack(packed[:count] if len(packed) > count else packed, h, w)
 
     def grid_of(self, *, width: int, height: int) -> tuple[int, int]:

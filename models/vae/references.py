@@ -66,14 +66,18 @@ def reference_latents(
 
 
 def tokens_and_grids(
-    rows: PyTree,
+    rows: PyTree, patch: int = PATCH
 ) -> tuple[Float[Array, "batch image_tokens patch"], tuple[Grid, ...]]:
-    """Return the image tokens that the network reads for rows, and their grids."""
+    """Return the image tokens that the network reads for rows, and their grids.
+
+    Args:
+        patch: rows and columns of latents that one token packs.
+    """
     tokens, grids = rows["latents"], [rows["grid"]]
     if "references" in rows:
         tokens = jnp.concatenate([tokens, rows["references"]], axis=1)
         grids += [rows["reference_grids"][index] for index in sorted(rows["reference_grids"])]
-    return tokens, tuple((grid.shape[1] // PATCH, grid.shape[2] // PATCH) for grid in grids)
+    return tokens, tuple((grid.shape[1] // patch, grid.shape[2] // patch) for grid in grids)
 
 
 def as_grid(latents: Float[Array, "h w c"]) -> Float[Array, "h w nothing"]:

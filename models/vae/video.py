@@ -49,6 +49,7 @@ CHUNK = 4
 """Frames that are encoded at once after the first, for any compression in time."""
 
 Pass = Callable[[Frames, FeatureCache], Frames]
+"""Function of a chunk of frames and the cache of those before."""
 
 
 class VideoAutoencoder(nnx.Module):
@@ -69,10 +70,20 @@ class VideoAutoencoder(nnx.Module):
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         axes = ("conv_in", "conv_out")
-        self.encoder = VideoEncoder(config, attention=attention, **make)
+        self.encoder = self.make_encoder(config, attention=attention, **make)
         self.quant_conv = linear(2 * config.z_dim, 2 * config.z_dim, axes, **make)
         self.post_quant_conv = linear(config.z_dim, config.z_dim, axes, **make)
-        self.decoder = VideoDecoder(config, attention=attention, **make)
+        self.decoder = self.make_decoder(config, attention=attention, **make)
+
+    @staticmethod
+    def make_encoder(config: VideoVaeConfig, **make: Any) -> Pass:
+        """Build the network from patches to moments."""
+        return VideoEncoder(config, **make)
+
+    @staticmethod
+    def make_decoder(config: VideoVaeConfig, **make: Any) -> Pass:
+        """Build the network from latents to patches."""
+        return VideoDecoder(config, **make)
 
     def encode(
         self, pixels: Float[Array, "batch frames height width colours"]
@@ -298,7 +309,7 @@ class ShortcutDownBlock(nnx.Module):
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, **make)
         self.resample = None if in_time is None else Downsample(width, in_time=in_time, **make)
-        self.factors = _factors(in_time)
+        self.factors = factors_of(in_time)
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         hidden = run(self.resnets, x, cache)
@@ -339,7 +350,7 @@ class ShortcutUpBlock(nnx.Module):
     ) -> None:
         self.resnets = _resnets(in_width, width, depth, **make)
         self.resample = None if in_time is None else Upsample(width, width, in_time=in_time, **make)
-        self.factors = _factors(in_time)
+        self.factors = factors_of(in_time)
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         hidden = run(self.resnets, x, cache)
@@ -351,7 +362,7 @@ class ShortcutUpBlock(nnx.Module):
         return split_image(hidden + past[:, past.shape[1] - hidden.shape[1] :])
 
 
-def _factors(in_time: bool | None) -> tuple[int, int]:
+def factors_of(in_time: bool | None) -> tuple[int, int]:
     """Return the frames and the side that a resampling merges into one."""
     return (2 if in_time else 1), (1 if in_time is None else 2)
 

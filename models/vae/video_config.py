@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from models.checkpoint.config_fields import arguments
 
@@ -142,7 +142,7 @@ class VideoVaeConfig:
         return tuple(base * m for m in (self.dim_mult[-1], *self.dim_mult[::-1]))
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read a checkpoint's config, of an AutoencoderKLWan or an AutoencoderKLQwenImage.
 
         The latter is Wan 2.1's, with one field for input and output colours.

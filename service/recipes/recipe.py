@@ -27,7 +27,7 @@ PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_image
 because `seed` is the image's own."""
 PROMPTS = frozenset({"prompt", "negative_prompt", "prompt_2", "negative_prompt_2"})
 """Request fields that a recipe without prompts omits."""
-OF_FILES = ("format", "quality")
+OF_FILES = ("format", "quality", "background")
 """Members of `output` that affect a file."""
 DIGEST_CHARS = 8
 """Hexadecimal digits of a step's digest."""

@@ -161,6 +161,7 @@ MODEL: Example = {
     "batching": {"mode": "exact", "levels": None},
     "sizes": {"mode": "any", "listed": []},
     "sound_hz": None,
+    "has_alpha": False,
     "max_lora_rank": 128,
     "pools": ["flux"],
     "ready": True,

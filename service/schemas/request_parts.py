@@ -33,6 +33,7 @@ from models.spec.field_types import (
 )
 from models.spec.hires import HiresScale
 from models.spec.lora import without_ending
+from models.spec.output_options import Background
 from service.errors.field_paths import UNION_TAG
 
 MEDIA_TYPES = {
@@ -216,6 +217,9 @@ class OutputRequest(Body):
     num_frames + f."""
     quality: Annotated[int, Field(ge=1, le=100)] | None = None
     """Encoding quality of lossy formats. Default: the encoder's."""
+    background: Background | None = None
+    """`transparent`: images with alpha, as PNG or WebP, of models with `has_alpha` (`GET
+    /v1/models`). Default: `opaque`."""
     inline: bool = False
     """Whether the outputs of the finished job include their bytes in base64. If too many bytes are
     in flight, the response that creates a job and the last event omit them, with a warning."""

@@ -248,6 +248,8 @@ class ModelView(View):
     """Sizes that it serves."""
     sound_hz: int | None
     """Sample rate of its videos' sound in Hz; null if silent."""
+    has_alpha: bool
+    """Whether its images can be transparent (`output.background`)."""
     max_lora_rank: int | None
     """Maximum total rank of one image's adapters, each rounded up to a multiple of 16; null if the
     model accepts none."""
@@ -463,6 +465,7 @@ def view_model(
         batching=spec.batching,
         sizes=spec.sizes,
         sound_hz=spec.sound_hz,
+        has_alpha=spec.has_alpha,
         max_lora_rank=PAGE_RANK * spec.lora_pages or None,
         pools=sorted(status.pools),
         ready=status.ready,

@@ -16,6 +16,7 @@ from models.spec.hires import with_defaults as with_target
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.option import OptionError
+from models.spec.output_options import TRANSPARENT, WITH_ALPHA
 from models.spec.passes import evaluations_of, passes, steps_of
 from models.spec.quality_presets import EXACT, Measured
 from models.spec.request import RequestError, read_request
@@ -51,7 +52,7 @@ class ResolvedFields:
     fields: dict[str, Any]
     """Fields that the model serves, with their values."""
     output: dict[str, Any]
-    """format, quality (may be None), inline, metadata."""
+    """format, quality (may be None), background (absent if opaque), inline, metadata."""
     steps: int
     """Denoising steps over all images."""
     warnings: list[FieldWarning]
@@ -88,6 +89,7 @@ def resolve(
     if not errors:
         errors += [*_wrong_stop(request, fields, spec), *_wrong_for_family(fields, spec)]
     errors += _wrong_output(output["format"], task, media_types, fields)
+    errors += _wrong_background(output, spec, fields)
     if errors:
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
@@ -309,6 +311,8 @@ def _output(
     ]
     accepted.sort(key=lambda name: _is_in_parts(name, task, fields))
     chosen = options.get("format") or next(iter(accepted), formats_of(task)[0])
+    if options["background"] != TRANSPARENT:  # same digests as before this field existed
+        del options["background"]
     return options | {"format": chosen}
 
 
@@ -316,6 +320,22 @@ def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
     """Check whether one video becomes several files, one per frame."""
     is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
     return is_clip and format in IMAGE_FORMATS
+
+
+def _wrong_background(
+    output: Mapping[str, Any], spec: ModelSpec, fields: Mapping[str, Any]
+) -> Iterator[FieldError]:
+    if output.get("background") != TRANSPARENT:
+        return
+    name = "output.background"
+    if not spec.has_alpha:
+        message = f"the model {spec.name!r} does not generate transparent images; leave it out"
+        yield FieldError(name, message)
+    elif output["format"] not in WITH_ALPHA:
+        message = f"{output['format']} cannot be transparent: use {' or '.join(WITH_ALPHA)}"
+        yield FieldError(name, message)
+    elif fields.get(UPSCALE):
+        yield FieldError(name, f"cannot be transparent together with {UPSCALE}: leave one out")
 
 
 def _wrong_output(

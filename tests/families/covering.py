@@ -18,8 +18,8 @@ from tests.families.suite import EVERY, SUITE
 FLUX = ("flux",)
 FLUX_AND_WAN = ("flux", "wan")
 """An image family and a video family."""
-WITHOUT_DRAFTS = ("flux2",)
-"""Family without image-to-image by a strength."""
+WITHOUT_DRAFTS = ("flux2", "qwenimage21")
+"""Families without image-to-image by a strength."""
 
 MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_batch_of_eight_adapters_matches_single_rows": FLUX,

@@ -19,15 +19,18 @@ from models.flux2.config import Flux2Config
 from models.ltx.config import LTX2Config
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.qwenimage.config import QwenImageConfig
+from models.qwenimage21.config import QwenImage21Config
 from models.sdxl.config import UNetConfig
 from models.vae import video_config
 from models.vae.config import VaeConfig
+from models.vae.frame import FrameVaeConfig
 from models.vae.video_config import VideoVaeConfig
 from models.wan.config import WanConfig
 from models.zimage.config import ZImageConfig
 
 READ_AS: dict[type, frozenset[str]] = {
     VideoVaeConfig: video_config.WITHOUT_EFFECT | {"input_channels"},
+    FrameVaeConfig: video_config.WITHOUT_EFFECT,
 }
 """Further keys that a class reads, or knows to be without effect."""
 
@@ -39,6 +42,7 @@ READ_AS: dict[type, frozenset[str]] = {
         (FluxControlNetConfig, "FluxControlNetModel"),
         (Flux2Config, "Flux2Transformer2DModel"),
         (QwenImageConfig, "QwenImageTransformer2DModel"),
+        (QwenImage21Config, "QwenImage21Transformer2DModel"),
         (ZImageConfig, "ZImageTransformer2DModel"),
         (WanConfig, "WanTransformer3DModel"),
         (LTX2Config, "LTX2VideoTransformer3DModel"),
@@ -46,6 +50,7 @@ READ_AS: dict[type, frozenset[str]] = {
         (VaeConfig, "AutoencoderKL"),
         (VideoVaeConfig, "AutoencoderKLWan"),
         (VideoVaeConfig, "AutoencoderKLQwenImage"),
+        (FrameVaeConfig, "AutoencoderKLQwenImage21"),
         (LTX2VideoVaeConfig, "AutoencoderKLLTX2Video"),
     ],
 )

@@ -17,8 +17,9 @@ from PIL import Image
 from models.spec.request import RequestError
 from models.wan.animate_inputs import back_and_forth
 from models.wan.animate_pipeline import AnimatePipeline
+from tests.parity.distances import png
 from tests.parity.test_wan import BASE as REQUEST
-from tests.parity.test_wan import PROMPTED, RELATIVE, Result, png
+from tests.parity.test_wan import PROMPTED, RELATIVE, Result
 from tests.parity.test_wan_vace_conditions import picture
 from tests.parity.test_wan_vace_pipeline import listed
 from tests.parity.tiny import Config

@@ -17,8 +17,9 @@ from diffusers import WanVACEPipeline
 from PIL import Image
 
 from models.wan.vace_pipeline import VacePipeline
+from tests.parity.distances import png, psnr_db
 from tests.parity.test_wan import BASE as REQUEST
-from tests.parity.test_wan import PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
+from tests.parity.test_wan import PROMPTED, PSNR_DB, RELATIVE, Result
 from tests.parity.test_wan_vace_conditions import (
     BLACK,
     CLIP,

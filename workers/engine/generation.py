@@ -15,8 +15,10 @@ import numpy as np
 
 from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, PyTree, split_sound
+from models.media.pixels import on_white
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import LANCZOS, LATENT
+from models.spec.output_options import is_transparent
 from models.spec.upscalers import FIELD as UPSCALE
 from service.tracing import spans
 from service.tracing.spans import Attributes
@@ -57,7 +59,8 @@ class EngineOutput:
     """
 
     pixels: np.ndarray
-    """uint8 [height, width, 3]; for a video [frames, height, width, 3]."""
+    """uint8 [height, width, 3]; for a video [frames, height, width, 3]; for a transparent image
+    [height, width, 4]."""
     seed: int
     steps: int
     device_seconds: float
@@ -306,7 +309,10 @@ class Generation:
     async def _decoded(self, row: Row) -> PyTree:
         self._observer.on_stage("decoding")
         with generation_errors("decoding the image"), self._observer.timed(self._model, "decode"):
-            return await self._parts.stages.decode(row)
+            decoded = await self._parts.stages.decode(row)
+        if not self._parts.pipeline.spec.has_alpha or is_transparent(self._request.fields):
+            return decoded
+        return await self._run("prepare", on_white, decoded)
 
     async def _upscaled(self, options: Mapping[str, Any] | None, pixels: np.ndarray) -> np.ndarray:
         """Upscale the image if the request says so; it can be canceled between tiles."""

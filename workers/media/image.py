@@ -23,7 +23,7 @@ SHEET_FORMAT, SHEET_QUALITY = "webp", 80
 
 
 def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes:
-    """Encode uint8 [height, width, 3] as a file.
+    """Encode uint8 [height, width, 3] as a file; as PNG or WebP also [height, width, 4].
 
     Args:
         format: one of CONTENT_TYPES.
@@ -36,7 +36,12 @@ def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes
     options = {
         "png": {"compress_level": PNG_LEVEL},
         "jpeg": {"quality": quality},
-        "webp": {"quality": quality, "lossless": quality == LOSSLESS, "method": 0},
+        "webp": {
+            "quality": quality,
+            "lossless": quality == LOSSLESS,
+            "exact": quality == LOSSLESS,  # colours of transparent pixels too
+            "method": 0,
+        },
     }
     if format not in options:
         raise ValueError(f"{format!r} is no image format; choose from {', '.join(options)}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from models.media.image_files import OPAQUE
 from service.jobs.model.job import MadeBy, Output
 from service.recipes.files import embed
 from service.recipes.recipe import Recipe
@@ -103,7 +104,8 @@ def files(
     """Yield the files of an image or video; in image formats, one file per frame.
 
     Args:
-        pixels: uint8 [height, width, 3] or [frames, height, width, 3].
+        pixels: uint8 [height, width, 3], of a transparent image [height, width, 4], or [frames,
+            height, width, 3].
         request: resolved request; `output` and `fps` are read.
         recipe: recipe to embed; None: none.
         marking: embeds the recipe and signs.
@@ -155,6 +157,9 @@ def _clip(
 
 
 def _digest(pixels: np.ndarray) -> str:
+    """Return the digest of pixels; of opaque ones without their alpha, as readers of files do."""
+    if pixels.shape[-1] == len("RGBA") and (pixels[..., 3] == OPAQUE).all():
+        pixels = pixels[..., :3]
     return hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()
 
 

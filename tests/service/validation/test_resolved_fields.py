@@ -45,6 +45,7 @@ NOISY = SPEC.model_copy(
 """Fields as in SDXL."""
 
 
+WITH_ALPHA = SPEC.model_copy(update={"has_alpha": True, "fields": SPEC.fields | {"upscale"}})
 READS_IMAGES = SPEC.model_copy(
     update={
         "fields": SPEC.fields | {"image_prompts"},
@@ -420,3 +421,21 @@ def test_open_size_defaults_to_the_image_size(given: dict[str, int], size: tuple
     request = GenerateRequest.model_validate({"prompt": "a cat", "image": "x", **given})
     sized = with_size_of(request, ImageFile("image/png", 513, 399), SPEC)
     assert (sized.width, sized.height) == size
+
+
+def test_transparency_is_refused_by_name() -> None:
+    cases = (
+        (SPEC, {}, "does not generate transparent images"),
+        (WITH_ALPHA, {"output": {"format": "jpeg"}}, "jpeg cannot be transparent: use png or webp"),
+    )
+    for spec, fields, message in cases:
+        output = {**fields.get("output", {}), "background": "transparent"}
+        assert message in wrong_fields(spec, output=output)["output.background"]
+
+
+def test_only_transparency_is_stored() -> None:
+    kept = {
+        name: resolved(WITH_ALPHA, output={"background": name}).output.get("background")
+        for name in ("opaque", "transparent")
+    }
+    assert kept == {"opaque": None, "transparent": "transparent"}

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.interface.pipeline import generate
+from models.interface.pipeline import PyTree, generate
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from tests.workers.observing import Observing
@@ -93,6 +94,27 @@ async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipel
     pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
+
+
+class TransparentToy(ToyPipeline):
+    """Toy pipeline whose images have a fifth of alpha's levels everywhere."""
+
+    spec = ToyPipeline.spec.model_copy(update={"has_alpha": True})
+
+    def decode(self, weights: PyTree, row: PyTree) -> Any:
+        colours = super().decode(weights, row)
+        return jnp.concatenate([colours, jnp.full_like(colours[..., :1], 51)], axis=-1)
+
+
+@pytest.mark.parametrize("pipeline", [TransparentToy()])
+async def test_alpha_is_kept_if_requested(pipeline: ToyPipeline, engine: Engine) -> None:
+    transparent, opaque = [
+        (await make(engine, seed=3, output={"background": background})).pixels
+        for background in ("transparent", "opaque")
+    ]
+    assert transparent.shape == (*opaque.shape[:2], 4)
+    expected = 255 - (255.0 - transparent[..., :3]) / 5
+    assert np.abs(opaque - expected).max() <= PIXEL_TOLERANCE
 
 
 @pytest.mark.parametrize("pipeline", [SoundingToy()])

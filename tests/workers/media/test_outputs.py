@@ -60,3 +60,15 @@ def test_settings_and_request_both_switch_it_off(
 ) -> None:
     marking = Marking.of_settings(OutputSettings(metadata=setting))
     assert marking.wants_recipe({"output": options}) is wanted
+
+
+@pytest.mark.parametrize("format", ["png", "webp"])
+@pytest.mark.parametrize("alpha", [0, 255])
+def test_alpha_is_in_the_file_and_in_the_digest(format: str, alpha: int) -> None:
+    """The digest of opaque pixels has no alpha, like that of a file that has none."""
+    pixels = np.dstack([PIXELS, np.full(PIXELS.shape[:2], alpha, np.uint8)])
+    [file] = files(pixels, {"output": {"format": format, "quality": 100}}, recipe())
+    decoded = np.asarray(Image.open(io.BytesIO(file.data)).convert("RGBA"))
+    np.testing.assert_array_equal(decoded, pixels)
+    counted = PIXELS if alpha == 255 else pixels
+    assert file.pixels_sha256 == hashlib.sha256(counted.tobytes()).hexdigest()

@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict
 
 from models.spec.hires import generated_size
+from models.spec.output_options import Background
 from models.spec.quality_presets import EXACT
 from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.openai import examples
@@ -70,7 +71,7 @@ class ImagesView(View):
     """Time when the job ended: seconds since the epoch."""
     data: list[ImageView]
     """Images in order: image i has seed `seed + i`."""
-    background: Literal["opaque"] = "opaque"
+    background: Background = "opaque"
     """Background of the images."""
     output_format: str
     """Format of the files."""
@@ -101,12 +102,13 @@ def to_images_view(job: Job, links: Sequence[str] = (), files: Sequence[bytes] =
     )
 
 
-def image_properties(job: Job) -> dict[str, str]:
+def image_properties(job: Job) -> dict[str, Any]:
     """Return the image properties that the response and each event contain."""
     return {
         "size": "{}x{}".format(*generated_size(job.request)),
         "quality": openai_quality(str(job.request.get("quality", EXACT))),
         "output_format": str(job.request["output"]["format"]),
+        "background": job.request["output"].get("background") or "opaque",
     }
 
 

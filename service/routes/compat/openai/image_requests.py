@@ -133,7 +133,11 @@ def to_generate_fields(body: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
 
 
 def _fields(body: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
-    output = {"format": body.output_format, "quality": _quality(body.output_compression)}
+    output = {
+        "format": body.output_format,
+        "quality": _quality(body.output_compression),
+        "background": None if body.background == "auto" else body.background,
+    }
     fields = {
         "model": body.model,
         "prompt": body.prompt,
@@ -161,8 +165,6 @@ def _unserved(body: ImageRequest, spec: ModelSpec) -> Iterator[FieldError]:
     if not IMAGE_TASKS & {*spec.tasks}:
         message = f"the model {spec.name!r} generates videos; use POST /v1/videos"
         yield FieldError("model", message)
-    if body.background == "transparent":
-        yield FieldError("background", "no model here generates transparent images; leave it out")
 
 
 def field_names(body: ImageRequest) -> FieldNames:
@@ -173,6 +175,7 @@ def field_names(body: ImageRequest) -> FieldNames:
         **{f"reference_images.{number}": "image" for number in range(MAX_LISTED_IMAGES)},
         "output.format": "output_format",
         "output.quality": "output_compression",
+        "output.background": "background",
         "metadata.user": "user",
     }
     if sides_of(body.size):

@@ -13,6 +13,7 @@ from typing import Literal
 from fastapi import Response
 from pydantic import ConfigDict
 
+from models.spec.output_options import Background
 from service.errors.problems import Problem
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job
@@ -48,7 +49,7 @@ class ImageEvent(View):
     """Width and height of the finished image."""
     quality: str
     """`low`, `medium` or `high`; `auto` for presets without an OpenAI name."""
-    background: Literal["opaque"] = "opaque"
+    background: Background = "opaque"
     """Background of the image."""
     output_format: str
     """Format of this file; previews may differ from the finished image."""

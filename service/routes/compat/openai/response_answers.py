@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from models.spec.output_options import Background
 from service.errors.problems import Problem
 from service.jobs.model.job import FieldWarning, Job
 from service.jobs.queue import Event
@@ -41,7 +42,7 @@ class ImageCallView(View):
     """State of the image."""
     result: str | None = None
     """The file in base64, once it is complete."""
-    background: Literal["opaque"] = "opaque"
+    background: Background = "opaque"
     """Background of the image."""
     output_format: str
     """Format of the file."""

@@ -73,9 +73,9 @@ async def test_streaming_client_gets_the_warnings(client: AsyncOpenAI, pool: Sta
 async def test_a_transparent_background_is_refused_by_name(
     client: AsyncOpenAI, pool: StandIn
 ) -> None:
-    with pytest.raises(BadRequestError, match="background: no model here generates transparent"):
+    with pytest.raises(BadRequestError, match=r"background: .* does not generate transparent"):
         await client.images.generate(prompt="a cat", background="transparent")
-    with pytest.raises(BadRequestError, match="background: no model here generates transparent"):
+    with pytest.raises(BadRequestError, match=r"background: .* does not generate transparent"):
         await client.images.edit(
             image=("a.png", picture(), "image/png"), prompt="a", background="transparent"
         )
