@@ -20,7 +20,7 @@ from models.loading.abstract import abstract_module
 from models.spec.request import RequestError
 from models.text.qwen3_vl import Qwen3VLConfig, Qwen3VLEncoder, renames_of
 from models.weights.loader import load
-from tests.parity.distances import relative
+from tests.parity.distances import largest, relative
 from tests.parity.pairs import (
     Pair,
     drawn_by,
