@@ -106,7 +106,7 @@ def default_trace(
                 **common,
                 **fields,
                 "model": model,
-                "prompt": f"{PROMPT}, number {number}",
+                "prompt": f"{number}: {PROMPT}",  # encoders may cut the end off
                 "seed": number,
             },
         )
