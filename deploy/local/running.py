@@ -37,24 +37,23 @@ def running(settings: Settings, empty: Path) -> Iterator[str]:
     """
     empty.touch()
     environment = settings_environment(settings, {**os.environ, CONFIG_VARIABLE: str(empty)})
-    system = subprocess.Popen(
+    url: Future[str] = Future()
+    with subprocess.Popen(
         [*ATELIER, "up"],
         env=importing_atelier(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=dies_with_parent(signal.SIGTERM),
-    )
-    assert system.stdout is not None
-    url: Future[str] = Future()
-    reader = Thread(target=_read, args=(system.stdout, url))
-    reader.start()
-    try:
-        yield url.result()
-    finally:
-        system.terminate()
-        system.wait()
-        reader.join()
+    ) as system:
+        assert system.stdout is not None
+        reader = Thread(target=_read, args=(system.stdout, url))
+        reader.start()
+        try:
+            yield url.result()
+        finally:
+            system.terminate()
+            reader.join()
 
 
 def _read(output: IO[str], url: Future[str]) -> None:

@@ -106,7 +106,7 @@ def default_trace(
                 **common,
                 **fields,
                 "model": model,
-                "prompt": f"{PROMPT}, number {number}",
+                "prompt": f"{number}: {PROMPT}",  # encoders may cut the end off
                 "seed": number,
             },
         )
@@ -141,7 +141,7 @@ async def measured_turn(
 
 def _renamed(request: TimedRequest, word: str) -> TimedRequest:
     """Return a request that is sent at once, with a prompt that no cache has."""
-    prompt = f"{request.request.get('prompt', '')}, {word}"
+    prompt = f"{word} {request.request.get('prompt', '')}"
     return request.model_copy(
         update={"at_s": 0.0, "request": {**request.request, "prompt": prompt}}
     )
