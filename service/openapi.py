@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -44,6 +45,8 @@ VIEWS = (
 )
 """Bodies of responses. FastAPI includes most, but omits the nulls of their examples."""
 
+_BREAK = re.compile(r"(?<=[^\n])\n(?=[^\n\s*|-])")
+"""Line break within a paragraph."""
 _REF = "#/components/schemas/{model}"
 _UNUSED = ("HTTPValidationError", "ValidationError")
 """FastAPI's bodies of a 422, which this API replaces with a problem."""
@@ -112,7 +115,10 @@ def _compatible_paths() -> set[str]:
 
 
 def _simplify(node: Any) -> None:
-    """Shorten a document: no titles made from names, no repeated texts, types instead of unions."""
+    """Shorten a document: no titles made from names, no repeated texts, types instead of unions.
+
+    Descriptions lose the line breaks of docstrings.
+    """
     if isinstance(node, list):
         for item in node:
             _simplify(item)
@@ -123,6 +129,8 @@ def _simplify(node: Any) -> None:
             node["schema"].pop("description", None)
         if "default" in node and node["default"] is None and "name" not in node:
             del node["default"]
+        if isinstance(text := node.get("description"), str):
+            node["description"] = _BREAK.sub(" ", text)
         _flatten_optional(node)
         for item in node.values():
             _simplify(item)
@@ -185,7 +193,7 @@ def as_yaml() -> str:
         Dumper=_Dumper,
         sort_keys=True,
         allow_unicode=True,
-        width=100,
+        width=140,
     )
     return text
 

@@ -22,16 +22,17 @@ def _whole(value: Any) -> Any:
     return int(value) if is_whole else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)
+"""Last annotation of an integer: pydantic names the bounds before it as JSON Schema does."""
 
-Pixels = Annotated[Whole, Field(ge=1, le=2**20)]
-Offset = Annotated[Whole, Field(ge=0, le=2**20)]
+Pixels = Annotated[int, Field(ge=1, le=2**20), WHOLE]
+Offset = Annotated[int, Field(ge=0, le=2**20), WHOLE]
 """Pixels from the top or left, or a side for which 0 is allowed."""
-Index = Annotated[Whole, Field(ge=0, le=2**20)]
-Count = Annotated[Whole, Field(ge=1, le=2**20)]
+Index = Annotated[int, Field(ge=0, le=2**20), WHOLE]
+Count = Annotated[int, Field(ge=1, le=2**20), WHOLE]
 MAX_TEXT_TOKENS = 512
 """Largest `max_sequence_length` of most families, as in diffusers' pipelines and in training."""
-TextTokens = Annotated[Count, Field(le=MAX_TEXT_TOKENS)]
+TextTokens = Annotated[int, Field(ge=1, le=MAX_TEXT_TOKENS), WHOLE]
 """Text tokens of a prompt, including a chat template's."""
 Scale = Annotated[float, Field(ge=0, le=1000)]
 """Guidance scale."""
@@ -40,11 +41,11 @@ Score = Annotated[float, Field(ge=0, le=100)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(gt=0, le=1)]
 """Share of the steps that an input image goes through."""
-FramesPerSecond = Annotated[Whole, Field(ge=1, le=MAX_FPS)]
+FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS), WHOLE]
 NoiseLevel = Annotated[float, Field(ge=0, le=1e6)]
 """Timestep or sigma."""
-Seed = Annotated[Whole, Field(ge=0, le=MAX_SEED)]
-ClipSkip = Annotated[Whole, Field(ge=0, le=100)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED), WHOLE]
+ClipSkip = Annotated[int, Field(ge=0, le=100), WHOLE]
 REFINER = "refiner"
 """Request field of the refiner, a second model that runs the last steps."""
 SWITCH = 0.8

@@ -27,20 +27,19 @@ from service.routes.documented_responses import json_body, problems
 from service.schemas.admin import (
     AdminJobPage,
     AdminJobView,
-    AdminLoraPage,
     OverviewView,
     PauseRequest,
     PausesView,
     Reason,
     SleepsView,
     view_job,
-    view_loras,
     view_pauses,
     view_sleeps,
     view_waiting,
     view_workers,
 )
 from service.schemas.audit import AuditPage
+from service.schemas.response import LoraPage, view_loras
 
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
 
@@ -277,9 +276,11 @@ async def list_tenant_loras(
     tenant: Annotated[
         str, Query(min_length=1, max_length=200, description="Tenant that owns the adapters.")
     ],
-) -> AdminLoraPage:
-    """List the adapters that a tenant uploaded, by name."""
-    return view_loras((await front.queue.loras(tenant)).values())
+) -> LoraPage:
+    """List the adapters that a tenant uploaded, by name, without previews and trigger words."""
+    views = view_loras((await front.queue.loras(tenant)).values()).data
+    plain = [view.model_copy(update={"preview": None, "trigger": ""}) for view in views]
+    return LoraPage(data=sorted(plain, key=lambda view: view.name))
 
 
 @router.delete("/loras/{tenant}/{name}", status_code=204, responses=problems(401, 403, 404, 503))

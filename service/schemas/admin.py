@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.spec.lora import Lora
 from service.jobs.model.job import Job, JobError, JobState, Stage
 from service.jobs.operations import Pause, Sleep, TenantBacklog, WorkerStatus
 from service.schemas import examples
@@ -87,34 +86,6 @@ class AdminJobPage(View):
     """Jobs, newest first."""
     next: str | None = None
     """Value of `after` for the next page; null on the last."""
-
-
-class AdminLoraView(View):
-    """Adapter of a tenant as operators see it, without its preview."""
-
-    model_config = ConfigDict(json_schema_extra=schema_example(examples.ADMIN_LORA))
-
-    name: str
-    """Name for requests."""
-    model: str
-    """Model of the adapter."""
-    rank: int
-    """Highest rank of a layer; 0: an embedding."""
-    bytes: int
-    """Size of its file."""
-    digest: str
-    """SHA-256 of its file."""
-    error: str | None
-    """Reason why the model's workers cannot use it; null: they can."""
-
-
-class AdminLoraPage(View):
-    """Adapters that a tenant uploaded, for operators."""
-
-    model_config = ConfigDict(json_schema_extra=schema_example(examples.ADMIN_LORAS))
-
-    data: list[AdminLoraView]
-    """Adapters by name."""
 
 
 class PauseView(View):
@@ -239,22 +210,6 @@ def view_job(job: Job) -> AdminJobView:
         device_seconds=job.usage.device_seconds,
         error=job.error,
     )
-
-
-def view_loras(loras: Iterable[Lora]) -> AdminLoraPage:
-    """Convert a tenant's uploaded adapters to a page for operators, by name."""
-    views = [
-        AdminLoraView(
-            name=lora.name,
-            model=lora.model,
-            rank=lora.rank,
-            bytes=lora.bytes,
-            digest=lora.digest,
-            error=lora.error,
-        )
-        for lora in sorted(loras, key=lambda lora: lora.name)
-    ]
-    return AdminLoraPage(data=views)
 
 
 def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) -> list[PauseView]:

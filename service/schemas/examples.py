@@ -229,15 +229,6 @@ ADMIN_JOB: Example = {
     "error": None,
 }
 ADMIN_JOBS: Example = {"data": [ADMIN_JOB], "next": None}
-ADMIN_LORA: Example = {
-    "name": "ink",
-    "model": "flux-demo",
-    "rank": 16,
-    "bytes": 1_048_576,
-    "digest": _SHA256,
-    "error": None,
-}
-ADMIN_LORAS: Example = {"data": [ADMIN_LORA]}
 PAUSES: Example = {
     "data": [
         {
