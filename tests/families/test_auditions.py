@@ -14,10 +14,12 @@ import pytest
 
 from models.interface.pipeline import Pipeline, PyTree, denoise, split_sound
 from models.parallel.axis_rules import Layout
+from models.spec.request import RequestError
 from tests.families.suite import EVERY, SUITE, loaded
 from tests.workers.observing import Observing
 from workers.engine.engine import Engine
 from workers.engine.generation import ImageRequest
+from workers.engine.passes import position_after
 from workers.engine.row import Row
 
 STEPS, STOP = 4, 2
@@ -42,6 +44,33 @@ async def engine(
     engine = Engine(loaded(family, folder, request.param), layout, slots=2)
     yield engine
     engine.close()
+
+
+MORE_STEPS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "flux": (STEPS, 8, 4, {}),
+    "zimage": (STEPS, 8, 4, {}),
+    "wan": (STEPS, 7, 4, {"scheduler": {"name": "flow_match_euler"}}),
+    "sdxl": (10, 20, 5, {}),
+}
+"""Steps of a draft and of its continuation, the step at which it continues, and further fields, of
+families whose schedules allow it."""
+
+
+def test_drafts_continue_with_more_steps_where_the_schedule_allows(
+    family: str, folder: Path
+) -> None:
+    pipeline = loaded(family, folder, "float32")
+    few, more, position, fields = MORE_STEPS.get(family, (STEPS, 2 * STEPS, 0, {}))
+    request = {**pipeline.spec.defaults, **EVERY[family].least_request, "seed": 1, **fields}
+    draft, longer = (
+        pipeline.prepare({**request, "num_inference_steps": steps}, EVERY[family].images).steps
+        for steps in (few, more)
+    )
+    if position:
+        assert position_after(draft, STOP, longer) == position
+    else:
+        with pytest.raises(RequestError, match=f"noise level after step {STOP} of {few}"):
+            position_after(draft, STOP, longer)
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> dict[str, Any]:
