@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,8 @@ PLAIN = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
 def test_only_the_controlnet_moves_and_it_begins_as_nothing(tmp_path: Path) -> None:
     recipe = Sdxl(TINY_SDXL)
     recipe.write_tokenizers(tmp_path)
-    model, rng = untrained(recipe), np.random.default_rng(0)
+    model: Any = untrained(recipe)
+    rng = np.random.default_rng(0)
     levels = len(TINY_SDXL.unet.block_out_channels)
     kinds = {name: value * levels for name, value in PLAIN.items()}
     trunk = dataclasses.replace(TINY_SDXL.unet, **kinds, mid_block_type="UNetMidBlock2D")
