@@ -20,6 +20,7 @@ from models.interface.denoising_pipeline import Draft
 from models.interface.images import pixels_of
 from models.interface.pipeline import PyTree
 from models.qwenimage21.edit.spec import AREA_PX
+from models.qwenimage21.network import SLOT
 from models.qwenimage21.pipeline import ANALYZING, QwenImage21Pipeline
 from models.spec.request import FlowImageRequest, RequestError
 from models.text.qwen25 import ImagePosition
@@ -79,6 +80,8 @@ class QwenImage21EditPipeline(QwenImage21Pipeline):
                 **inputs_of([pixels_of(image) for image in opened.values()]),
                 **{f"{PATCHES}{index}": part for index, part in enumerate(patches)},
             },
+            tokens=draft.tokens + SLOT * sum(counts),
+            cached_tokens=draft.tokens,
         )
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
