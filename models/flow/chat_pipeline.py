@@ -119,10 +119,15 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
             jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), modulations),
             grids,
             cache,
+            **self.network_inputs(rows),
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         of_prompts: Array = velocity.reshape(batch, prompts, *velocity.shape[1:])
         return of_prompts
+
+    def network_inputs(self, rows: PyTree) -> Mapping[str, Any]:
+        """Return further inputs of the transformer; by default there are none."""
+        return {}
 
     def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
         """Return the transformer's time input."""

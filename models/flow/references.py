@@ -1,20 +1,21 @@
-"""Preprocessing of reference images: downscaling to the spec's pixels, cropping to whole tokens.
+"""Preprocessing of reference images: scaling, cropping to whole tokens, and their place in texts.
 
 Source: diffusers pipeline_flux2_klein.py, Flux2KleinPipeline.__call__, and its image_processor.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
 from models.interface.images import pixels_of
-from models.media.scaling import within_pixels
+from models.media.scaling import size_of_area, within_pixels
 from models.spec.model_spec import ModelSpec
 from models.spec.request import RequestError
+from models.text.tokenizer import Tokens
 from models.vae.references import open_references
 
 
@@ -44,3 +45,27 @@ def _in_tokens(image: Image.Image, spec: ModelSpec) -> Image.Image:
     width, height = (side - side % spec.limits.size_multiple_px for side in size)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
+
+
+def scaled(field: str, image: Image.Image, area: int, multiple: int = 1) -> Image.Image:
+    """Scale an image to about `area` pixels.
+
+    Args:
+        multiple: factor by which both sides in pixels must be divisible.
+
+    Raises: RequestError: the image is too narrow.
+    """
+    sides = [side - side % multiple for side in size_of_area(image.size, area)]
+    if not all(sides):
+        raise RequestError(field, f"is too narrow to be scaled to {area} pixels")
+    return image.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
+
+
+def with_images(read: Tokens, places: Sequence[int], counts: Sequence[int]) -> Tokens:
+    """Repeat the token of each image as often as the image has features."""
+    added = np.repeat(places, np.subtract(counts, 1))
+
+    def repeated(tokens: np.ndarray) -> np.ndarray:
+        return np.insert(tokens, added, tokens[:, added], axis=1)
+
+    return Tokens(repeated(read.ids), repeated(read.mask))

@@ -51,6 +51,8 @@ class Draft:
     warnings: tuple[RequestWarning, ...] = ()
     step_bucket: str = ""
     """Key of the shapes that its steps receive, as in `PreparedRow`."""
+    cached_tokens: int = 0
+    """Tokens that a step cache stores; 0: `tokens`."""
     uncached: frozenset[str] = frozenset()
     """Networks whose steps always run in full, without a step cache."""
 
@@ -127,7 +129,8 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         before = part.before if part else 0
         inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:
-            inputs |= cache_input(draft.prompts, draft.tokens, quality.depth)
+            cached = draft.cached_tokens or draft.tokens
+            inputs |= cache_input(draft.prompts, cached, quality.depth)
         steps = apply_optimizations(draft.steps, quality, draft.uncached, before)
         steps = with_adapters(steps, adapters, before)
         return PreparedRow(

@@ -17,9 +17,19 @@ from models.interface.family import (
 )
 from models.sampling.published import FLOW_MATCH
 from models.text.published import QWEN3_VL_8B
+from models.vision.preprocess import FILE as PREPROCESSOR
 
 PIPELINE = "QwenImage21Pipeline"
 NETWORKS: Mapping[str, Config] = {"transformer": {}, "text_encoder": QWEN3_VL_8B, "vae": {}}
+PROCESSOR = {
+    "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+"""Image processor of the text encoder."""
 SCHEDULER = {
     **FLOW_MATCH,
     "shift": 1.0,
@@ -32,9 +42,14 @@ SCHEDULER = {
 FAMILY = Family(
     "qwenimage21",
     "Qwen-Image 2.1",
-    {PIPELINE: f"{__package__}.load"},
+    {PIPELINE: f"{__package__}.edit.load"},
     single_files=SingleFiles(("text_encoder", "vae"), "transformer_blocks and txt_in"),
     published={
-        "qwen-image-2.1": PublishedCheckpoint(config_files(PIPELINE, SCHEDULER, NETWORKS)),
+        "qwen-image-2.1": PublishedCheckpoint(
+            {
+                **config_files(PIPELINE, SCHEDULER, NETWORKS),
+                f"processor/{PREPROCESSOR}": PROCESSOR,
+            }
+        ),
     },
 )

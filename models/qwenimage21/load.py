@@ -1,15 +1,15 @@
-"""Loads a `QwenImage21Pipeline` from a checkpoint folder in diffusers' layout."""
+"""Reads a Qwen-Image 2.1 checkpoint folder in diffusers' layout; `edit.load` loads it."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_model_index
 from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint, Network, load_checkpoint
+from models.flow.load import FamilyCheckpoint, Network
 from models.loading.preview import flat_frame_encoder
 from models.loading.sources import Reading
 from models.qwenimage21.config import QwenImage21Config
@@ -17,7 +17,7 @@ from models.qwenimage21.family import FAMILY
 from models.qwenimage21.key_mapping import NAMINGS, RENAMES
 from models.qwenimage21.network import QwenImage21Transformer
 from models.qwenimage21.pipeline import ANALYZING, QwenImage21Pipeline
-from models.qwenimage21.spec import spec_of
+from models.qwenimage21.spec import Kind, spec_of
 from models.text.qwen3_vl import Qwen3VLConfig, Qwen3VLEncoder, renames_of
 from models.vae import frame
 
@@ -25,8 +25,16 @@ STATES = (-1,)
 """Hidden states of the text encoder that are used as captions."""
 
 
-def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenImage21Pipeline]:
-    """Read the configs of a Qwen-Image 2.1 checkpoint. Raises: ValueError: unsupported config."""
+def read_as(
+    folder: Path, reading: Reading, kind: Kind, pipeline: Callable[..., QwenImage21Pipeline]
+) -> FamilyCheckpoint[ChatNetworks, QwenImage21Pipeline]:
+    """Read the configs of a Qwen-Image 2.1 checkpoint of this kind.
+
+    Args:
+        pipeline: pipeline constructor, with the arguments that `chat_pipeline` passes.
+
+    Raises: ValueError: an unsupported config.
+    """
     config, text, vae, scheduler = parts.read_configs(
         folder, reading.scheduler, QwenImage21Config, Qwen3VLConfig, frame.FrameVaeConfig
     )
@@ -50,9 +58,9 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenI
             "vae": Network(frame.FrameAutoencoder, (vae,), folder / "vae", frame.RENAMES),
         },
         ChatNetworks,
-        spec_of(vae, sigmas, min_steps=2 if scheduler.shift_terminal else 1),
+        spec_of(vae, kind, sigmas, min_steps=2 if scheduler.shift_terminal else 1),
         parts.chat_pipeline(
-            QwenImage21Pipeline,
+            pipeline,
             folder,
             reading,
             scheduler,
@@ -63,6 +71,3 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenI
         vae.downsampling,
         flat_frame_encoder,
     )
-
-
-load = partial(load_checkpoint, read)

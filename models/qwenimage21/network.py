@@ -1,7 +1,8 @@
 """Qwen-Image 2.1 transformer: predicts the velocity of latents from a caption and time.
 
-Text and image share one stream, the text first. Text is causal and has timestep 0: it does not
-depend on the image or the step. The image attends to all tokens. All blocks share one modulation.
+Text and image share one stream. Before the image is its prefix: the text, with references in it.
+The prefix is causal and has timestep 0: it does not depend on the image or the step. The image
+attends to all tokens. All blocks share one modulation.
 
 Source: diffusers' QwenImage21Transformer2DModel. Blocks are stacked and scanned
 (models/nn/layers/scanned.py).
@@ -20,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, image_of
+from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, Segment, image_of
 from models.nn.blocks.double_stream import StreamShape, Tokens, Vectors, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.layers import padded_tokens
@@ -36,6 +37,8 @@ from models.nn.layers.step_cache import CachedStep
 from models.qwenimage21.config import QwenImage21Config
 from models.vae.references import Grid
 
+SLOT = 4
+"""Tokens of a reference that replace one of the caption's: two by two."""
 TIME_FEATURES = 256
 """Width of the timestep's sinusoids; the same in every Qwen-Image 2.1."""
 
@@ -88,26 +91,34 @@ class QwenImage21Transformer(nnx.Module):
         timestep: Float[Array, " batch"],
         grids: tuple[Grid, ...],
         cache: CachedStep | None = None,
-    ) -> Float[Array, "batch image_tokens channels"]:
+        places: tuple[int, ...] = (),
+    ) -> Float[Array, "batch _tokens channels"]:
         """Return the velocity of the latents, towards noise, in the dtype of the weights.
 
         Args:
             captions: features of the text encoder, padded.
             lengths: tokens of each caption, without padding.
             timestep: 1000 · sigma, 0 to 1000, float32.
-            grids: rows and columns of the image's tokens; a single entry.
+            grids: rows and columns of tokens, of the image and then of each reference.
             cache: state of earlier steps; may replace most blocks.
+            places: number of the caption's tokens before each reference's. A reference replaces a
+                quarter as many tokens of the caption as it has.
         """
         dtype = self.latents_in.kernel.dtype
-        image, text = self.latents_in(padded(latents, dtype)), self.text_in(padded(captions, dtype))
-        positions = self._positions(lengths, captions.shape[1], *grids)
+        count, *counts = map(math.prod, grids)
+        image = self.latents_in(padded(latents[:, :count], dtype))
+        references = self.latents_in(latents[:, count:].astype(dtype))
+        words, segments = self.text_in(captions.astype(dtype)), _segments(captions, grids, places)
+        text = padded(_inserted(words, references, counts, places), dtype)
+        last = segments[-1]._replace(end=text.shape[1])
+        prefix = (*segments[:-1], last)
+        positions = self._positions(lengths, text.shape[1], prefix, grids)
         both, (vectors, out) = padded_tokens.join([text, image]), self._vectors(timestep)
         if cache is None:
-            image = image_of(self._run(both, vectors, positions, text.shape[1]), text.shape[1])
+            image = image_of(self._run(both, vectors, positions, prefix), text.shape[1])
         else:
-            image = self._run_cached(cache, both, image, vectors, positions)
-        normed = layer_norm(image, self.config.eps) * (1 + out)
-        return self.latents_out(normed)[:, : latents.shape[1]]
+            image = self._run_cached(cache, both, image, vectors, positions, prefix)
+        return self.latents_out(layer_norm(image, self.config.eps) * (1 + out))[:, :count]
 
     def _vectors(
         self, timestep: Float[Array, " batch"]
@@ -117,26 +128,43 @@ class QwenImage21Transformer(nnx.Module):
         parts = [self.modulation(at_zero), self.modulation(at)]
         return jnp.concatenate(parts, axis=1), self.out_modulation(at)
 
-    def _positions(self, lengths: Int[Array, " batch"], text_tokens: int, grid: Grid) -> Positions:
-        """Return positions of text and image.
+    def _positions(
+        self,
+        lengths: Int[Array, " batch"],
+        tokens: int,
+        prefix: tuple[Segment, ...],
+        grids: tuple[Grid, ...],
+    ) -> Positions:
+        """Return positions of prefix and image.
 
-        A text token has its place on all axes. Image tokens have the first place after the row's
-        text, and row and column counted from the centre.
+        A text token has its place on all axes. Tokens of an image have the next place, and row and
+        column counted from the centre; the text after it continues from its longer side.
         """
         (first, *others), axes = self.config.axes_dims_rope, self.config.axes_dims_rope
-        tokens = text_tokens + padded_tokens.padding(text_tokens)
+        image, *references = grids
+        parts, place, shift = [], 0, 0
+        sizes = iter(references)
+        for start, end, is_image in prefix:
+            if is_image:
+                grid = next(sizes)
+                parts.append(_ids(grid, place))
+                place += max(grid)
+                shift += max(grid) - (end - start) // SLOT
+            else:
+                parts.append(np.repeat(place + np.arange(end - start)[:, None], 3, axis=1))
+                place += end - start
+        added = sum(math.prod(grid) - math.prod(grid) // SLOT for grid in references)
         of_text = Positions(
-            rope_table(np.repeat(np.arange(tokens)[:, None], 3, axis=1), axes),
-            jnp.arange(tokens) < lengths[:, None],
+            rope_table(np.concatenate(parts), axes),
+            jnp.arange(tokens) < lengths[:, None] + added,
         )
-        count = math.prod(grid)
-        rows, columns = grid
-        ids = grid_ids(rows, columns, first=(rows // 2 - rows, columns // 2 - columns))
-        on_grid = rope_table(np.pad(ids, ((0, padded_tokens.padding(count)), (0, 0))), others)
-        places = rope_table(np.arange(text_tokens + 1)[:, None], (first,))
+        count = math.prod(image)
+        padding = ((0, padded_tokens.padding(count)), (0, 0))
+        on_grid = rope_table(np.pad(_ids(image, 0)[:, 1:], padding), others)
+        places = rope_table(np.arange(place + 1)[:, None], (first,))
 
         def joined(by_place: Any, by_id: Any) -> Array:
-            after_text = jnp.asarray(by_place)[lengths][:, None]
+            after_text = jnp.asarray(by_place)[lengths + shift][:, None]
             shape = len(lengths), len(by_id)
             return jnp.concatenate(
                 [
@@ -150,10 +178,15 @@ class QwenImage21Transformer(nnx.Module):
         return join_positions([of_text, Positions(rope, padded_tokens.counted(count))])
 
     def _run(
-        self, both: Tokens, vectors: Vectors, at: Positions, text_tokens: int, **some: int
+        self,
+        both: Tokens,
+        vectors: Vectors,
+        at: Positions,
+        prefix: tuple[Segment, ...],
+        **some: int,
     ) -> Tokens:
         """Run the blocks; `some` selects a range, as in `run`."""
-        return run(self.blocks, both, lambda b, x: b(x, vectors, at, text_tokens), **some)
+        return run(self.blocks, both, lambda b, x: b(x, vectors, at, prefix), **some)
 
     def _run_cached(
         self,
@@ -162,18 +195,55 @@ class QwenImage21Transformer(nnx.Module):
         image: Float[Array, "batch image width"],
         vectors: Vectors,
         at: Positions,
+        prefix: tuple[Segment, ...],
     ) -> Float[Array, "batch image width"]:
-        text_tokens = both.shape[1] - image.shape[1]
+        text_tokens = prefix[-1].end
 
         def after_first() -> tuple[Tokens, Tokens]:
-            output = self._run(both, vectors, at, text_tokens, stop=1)
+            output = self._run(both, vectors, at, prefix, stop=1)
             return output, image_of(output, text_tokens)
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
         def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
-            return image_of(self._run(both, *others, text_tokens, first=cache.first), text_tokens)
+            return image_of(self._run(both, *others, prefix, first=cache.first), text_tokens)
 
         inputs = cache.before_blocks(both, image, after_first, first_input)
         return cache.run(inputs, (vectors, at), rest)
+
+
+def _segments(
+    captions: Float[Array, "batch tokens features"],
+    grids: tuple[Grid, ...],
+    places: tuple[int, ...],
+) -> list[Segment]:
+    """Return the parts of the prefix without padding: text, and each reference between texts."""
+    segments, end, read = [], 0, 0
+    for grid, place in zip(grids[1:], places, strict=True):
+        count = math.prod(grid)
+        after_text = end + place - read
+        segments += [Segment(end, after_text, False), Segment(after_text, after_text + count, True)]
+        end, read = after_text + count, place + count // SLOT
+    return [*segments, Segment(end, end + captions.shape[1] - read, False)]
+
+
+def _inserted(
+    words: Float[Array, "batch words width"],
+    references: Float[Array, "batch tokens width"],
+    counts: list[int],
+    places: tuple[int, ...],
+) -> Float[Array, "batch prefix width"]:
+    """Replace the captions' tokens of each reference by the reference's own."""
+    parts, read, used = [], 0, 0
+    for count, place in zip(counts, places, strict=True):
+        parts += [words[:, read:place], references[:, used : used + count]]
+        read, used = place + count // SLOT, used + count
+    return jnp.concatenate([*parts, words[:, read:]], axis=1)
+
+
+def _ids(grid: Grid, place: int) -> np.ndarray:
+    """Return the positions of an image's tokens, [tokens, 3]."""
+    rows, columns = grid
+    middle = rows // 2 - rows, columns // 2 - columns
+    return grid_ids(rows, columns, before=(place,), first=middle)

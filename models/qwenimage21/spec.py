@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.flow.spec import TRUE_CFG_NEEDS, MakeSpec, image_limits, spec_builder
 from models.media.scaling import longest_side
 from models.qwenimage21.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.spec.model_spec import Task
 from models.vae.frame import FrameVaeConfig
 
 LONGEST = 16
@@ -24,8 +25,22 @@ DEFAULTS: Mapping[str, Any] = {
 """Defaults of diffusers' QwenImage21Pipeline, which uses no guidance."""
 
 
-def spec_of(vae: FrameVaeConfig, sigmas: Sequence[float], min_steps: int) -> MakeSpec:
-    """Return a function that builds the spec of a Qwen-Image 2.1 checkpoint.
+class Kind(NamedTuple):
+    """Properties of the spec that depend on whether the checkpoint reads images."""
+
+    fields: frozenset[str]
+    tasks: tuple[Task, ...]
+    extra_fields: Mapping[str, Any]
+    """Spec fields that only this kind has."""
+    references: int = 0
+    """Maximum number of images in addition to `image`."""
+
+
+GENERATION = Kind(FIELDS, ("text-to-image",), {})
+
+
+def spec_of(vae: FrameVaeConfig, kind: Kind, sigmas: Sequence[float], min_steps: int) -> MakeSpec:
+    """Return a function that builds the spec of a Qwen-Image 2.1 checkpoint of this kind.
 
     Args:
         sigmas: the checkpoint's schedule; empty: evenly spaced.
@@ -35,11 +50,11 @@ def spec_of(vae: FrameVaeConfig, sigmas: Sequence[float], min_steps: int) -> Mak
     side = DEFAULT_LATENTS * vae.downsampling
     steps = {"num_inference_steps": len(sigmas)} if sigmas else {}
     return spec_builder(
-        FIELDS,
+        kind.fields,
         {"width": side, "height": side, **DEFAULTS, **steps},
         needs=TRUE_CFG_NEEDS,
         family="qwenimage21",
-        tasks=("text-to-image",),
+        tasks=kind.tasks,
         has_alpha=vae.out_channels == len("RGBA"),
         limits=image_limits(
             unit,
@@ -47,5 +62,7 @@ def spec_of(vae: FrameVaeConfig, sigmas: Sequence[float], min_steps: int) -> Mak
             MAX_SEQUENCE_LENGTH,
             max_pixels=most,
             min_steps=min_steps,
+            max_reference_images=kind.references,
         ),
+        **kind.extra_fields,
     )

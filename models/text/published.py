@@ -84,6 +84,19 @@ QWEN3_VL_8B: Mapping[str, Any] = {
         "attention_bias": False,
         "hidden_act": "silu",
     },
+    "vision_config": {
+        "depth": 27,
+        "hidden_size": 1152,
+        "hidden_act": "gelu_pytorch_tanh",
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "out_hidden_size": 4096,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [8, 16, 24],
+    },
 }
 GEMMA3_12B: Mapping[str, Any] = {
     "text_config": {

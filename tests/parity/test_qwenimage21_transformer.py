@@ -120,3 +120,45 @@ def test_padding_of_captions_has_no_effect(tmp_path: Path) -> None:
     loud = np.where(is_padding, np.float32(1e3), captions)
     plain, other = (run(network, latents, text, lengths, times) for text in (captions, loud))
     np.testing.assert_array_equal(plain, other)
+
+
+REFERENCES, PLACES = ((2, 4), (6, 2)), (3, 6)
+"""Grids of references, and numbers of tokens before them; the second is one token after the first.
+"""
+
+
+@nnx.jit
+def run_with_references(model: QwenImage21Transformer, *inputs: Any) -> Any:
+    latents, captions, lengths, times = inputs
+    return model(latents, captions, lengths, times, (GRID, *REFERENCES), None, PLACES)
+
+
+def test_velocity_with_references(tmp_path: Path, record_property: Any) -> None:
+    reference = qwenimage21_transformer(3)
+    network = run_atelier(reference, tmp_path)
+    draw = np.random.default_rng(5).standard_normal
+    count, lengths = GRID[0] * GRID[1], np.array([14, 11])
+    counts = [rows * columns for rows, columns in REFERENCES]
+    latents = draw((2, count + sum(counts), network.config.in_channels), np.float32)
+    captions = draw((2, 14, network.config.context_in_dim), np.float32)
+    expected = []
+    for row, length in enumerate(lengths):
+        slots = np.zeros(length, bool)
+        for place, tokens in zip(PLACES, counts, strict=True):
+            slots[place : place + tokens // 4] = True
+        mask = np.concatenate([slots, np.ones(count // 4, bool)])
+        ordered = np.concatenate([latents[row, count:], latents[row, :count]])
+        with torch.no_grad():
+            output = reference(
+                hidden_states=torch.tensor(ordered[None]),
+                encoder_hidden_states=torch.tensor(captions[row : row + 1, :length]),
+                timestep=torch.tensor(TIMES[row : row + 1]) / 1000,
+                img_shapes=[[(1, *grid) for grid in (*REFERENCES, GRID)]],
+                img_mask=torch.tensor(mask[None]),
+            ).sample
+        expected.append(output[0, -count:].numpy())
+    velocity = run_with_references(network, latents, captions, lengths, TIMES)[:, :count]
+    gap = error(velocity, np.stack(expected))
+    record_property("relative", gap)
+    print(f"{gap:.1e}")
+    assert gap < RELATIVE

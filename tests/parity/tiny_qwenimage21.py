@@ -18,6 +18,7 @@ from transformers import (
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.parity.tiny import Config, randomize
 from tests.parity.tiny_qwen import OF_IMAGES, QWEN3, qwen_tokenizer
@@ -64,6 +65,7 @@ def make_qwenimage21(
     text_encoder: Config | None = None,
     scheduler: Config | None = None,
     sample_sigmas: list[float] | None = None,
+    vision: Config | None = None,
     seed: int = 0,
     **save_kwargs: Any,
 ) -> Path:
@@ -72,7 +74,7 @@ def make_qwenimage21(
     Each dict overrides single values of that part's small default config; shared sizes follow the
     part that determines them.
     """
-    text = qwen3_vl(seed + 2, **(text_encoder or {}))
+    text = qwen3_vl(seed + 2, vision, **(text_encoder or {}))
     image = make_vae(seed + 1, **(vae or {}))
     sizes = {
         "in_channels": image.config.z_dim,
@@ -98,15 +100,44 @@ def make_qwenimage21(
     return folder
 
 
+_DEEP: Config = {
+    "base_dim": 2,
+    "decoder_base_dim": 2,
+    "dim_mult": [1, 1, 1, 1, 2, 2, 2],
+    "temperal_downsample": [False] * 3 + [True] * 3,
+}
+"""Autoencoder config for images of a megapixel, the size of every reference."""
+
+
+def make_edit(folder: Path, vae: Config | None = None, **how: Any) -> Path:
+    """Write a checkpoint that reads images of a megapixel as few tokens."""
+    make_qwenimage21(folder, vae=_DEEP | (vae or {}), vision={"patch_size": 64}, **how)
+    size = {"shortest_edge": 256, "longest_edge": 1 << 24}
+    Qwen2VLImageProcessorPil(patch_size=64, merge_size=2, size=size).save_pretrained(
+        folder / "processor"
+    )
+    return folder
+
+
 class Processor:
-    """Replacement for Qwen3VLProcessor with texts, whose original requires torchvision."""
+    """Replacement for Qwen3VLProcessor, whose original requires torchvision."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, images: Any) -> None:
+        self.tokenizer, self.images = tokenizer, images
 
-    def __call__(self, text: list[str], **how: Any) -> BatchEncoding:
-        encoding: BatchEncoding = self.tokenizer(text, **how)
-        return encoding
+    def __call__(self, text: list[str], images: Any = None, **how: Any) -> BatchEncoding:
+        if images is None:
+            encoding: BatchEncoding = self.tokenizer(text, **how)
+            return encoding
+        features = self.images(images, return_tensors=how["return_tensors"])
+        patches = features["image_grid_thw"].prod(dim=-1).tolist()
+        marks = [OF_IMAGES[2] * (count // self.images.merge_size**2) for count in patches]
+        parts = text[0].split(OF_IMAGES[2])
+        filled = "".join(part + mark for part, mark in zip(parts, [*marks, ""], strict=True))
+        tokens = self.tokenizer([filled], **how)
+        pad = self.tokenizer.convert_tokens_to_ids(OF_IMAGES[2])
+        is_image = (tokens["input_ids"] == pad).int()
+        return BatchEncoding({**tokens, **features, "mm_token_type_ids": is_image})
 
     def apply_chat_template(self, messages: list[Any], **how: Any) -> list[list[int]]:
         """Return the tokens of one message."""
@@ -116,13 +147,19 @@ class Processor:
         return [self.tokenizer(rendered)["input_ids"]]
 
 
+def _processor(folder: Path) -> Processor:
+    reads_images = (folder / "preprocessor_config.json").is_file()
+    images = Qwen2VLImageProcessorPil.from_pretrained(folder) if reads_images else None
+    return Processor(Qwen2TokenizerFast.from_pretrained(folder), images)
+
+
 def pipeline_of(folder: Path) -> QwenImage21Pipeline:
     """diffusers' pipeline of a checkpoint."""
     pipeline = QwenImage21Pipeline(
         FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
         AutoencoderKLQwenImage21.from_pretrained(folder / "vae"),
         Qwen3VLForConditionalGeneration.from_pretrained(folder / "text_encoder"),
-        Processor(Qwen2TokenizerFast.from_pretrained(folder / "processor")),
+        _processor(folder / "processor"),
         QwenImage21Transformer2DModel.from_pretrained(folder / "transformer"),
         json.loads((folder / "model_index.json").read_text())["sample_sigmas"],
     )
@@ -130,7 +167,9 @@ def pipeline_of(folder: Path) -> QwenImage21Pipeline:
     return pipeline
 
 
-def qwen3_vl(seed: int, **overrides: Any) -> Qwen3VLForConditionalGeneration:
+def qwen3_vl(
+    seed: int, vision: Config | None = None, **overrides: Any
+) -> Qwen3VLForConditionalGeneration:
     """Complete Qwen3-VL with random weights and the tokenizer's vocabulary."""
     values = {**QWEN3, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
     values["rope_parameters"] = {
@@ -138,9 +177,9 @@ def qwen3_vl(seed: int, **overrides: Any) -> Qwen3VLForConditionalGeneration:
         "mrope_interleaved": True,
         **values["rope_parameters"],
     }
-    vision = {**_VISION, "out_hidden_size": values["hidden_size"]}
+    tower = {**_VISION, **(vision or {}), "out_hidden_size": values["hidden_size"]}
     pad = qwen_tokenizer(OF_IMAGES).convert_tokens_to_ids(OF_IMAGES[2])
-    config = Qwen3VLConfig(text_config=values, vision_config=vision, image_token_id=pad)
+    config = Qwen3VLConfig(text_config=values, vision_config=tower, image_token_id=pad)
     return randomize(Qwen3VLForConditionalGeneration(config), seed)
 
 

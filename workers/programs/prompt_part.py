@@ -21,7 +21,7 @@ from workers.programs.bucket_programs import Program
 
 NOISE = "noise"
 """Part of the names of inputs that differ by seed."""
-MAX_INPUT_BYTES = 16 << 20
+MAX_INPUT_BYTES = 64 << 20
 """Maximum size of the inputs of a reusable part: prompts and reference images, but no videos, whose
 conditioning is too large to keep."""
 

@@ -1,20 +1,25 @@
-"""Blocks on one stream of text and image, in which the text is causal (Qwen-Image 2.1).
+"""Blocks on one stream of a prefix and an image, in which the prefix is causal (Qwen-Image 2.1).
 
-A text token attends to itself and the tokens before it, an image token to all tokens.
+A token of the prefix's text attends to itself and the tokens before it, one of an image in the
+prefix to that image and the tokens before it. A token of the generated image attends to all.
 
 Source: diffusers' QwenImage21TransformerBlock.
 """
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from models.nn.attention.attention import TokenAttention, default_attention
+from models.nn.attention.attention import (
+    TokenAttention,
+    cross_attention,
+    default_attention,
+)
 from models.nn.blocks.double_stream import (
     AXES,
     ByHead,
@@ -32,6 +37,15 @@ from models.nn.layers.parameterised import Kinds, from_heads, linear
 from models.nn.layers.rope import apply_rope
 from models.parallel.placement import split
 
+
+class Segment(NamedTuple):
+    """Part of the prefix: text, or an image."""
+
+    first: int
+    end: int
+    is_image: bool
+
+
 VECTORS = 4
 """Modulation vectors of a block: scale and gate of the attention, then of the feed-forward."""
 
@@ -48,17 +62,17 @@ class CausalTextBlock(nnx.Module):
         self.feed_forward = shape.feed_forward(**kinds)
 
     def __call__(
-        self, x: Tokens, vectors: Vectors, positions: Positions, text_tokens: int
+        self, x: Tokens, vectors: Vectors, positions: Positions, prefix: tuple[Segment, ...]
     ) -> Tokens:
         """Apply attention and feed-forward.
 
         Args:
-            vectors: modulations of the text, then of the image.
-            text_tokens: number of text tokens, padding included.
+            vectors: modulations of the prefix, then of the image.
+            prefix: parts of the prefix in order, padding included.
         """
-        scale, gate, mlp_scale, mlp_gate = _by_part(vectors, text_tokens, x.shape[1])
+        scale, gate, mlp_scale, mlp_gate = _by_part(vectors, prefix[-1].end, x.shape[1])
         normed = layer_norm(x, self.epsilon) * (1 + scale)
-        attended = self._attended(normed, positions, text_tokens)
+        attended = self._attended(normed, positions, prefix)
         x = x + jnp.tanh(gate) * from_heads(self.out, attended)
         hidden = self.feed_forward(layer_norm(x, self.epsilon) * (1 + mlp_scale))
         return split(fit_float16(x + jnp.tanh(mlp_gate) * hidden), *AXES)
@@ -68,14 +82,14 @@ class CausalTextBlock(nnx.Module):
         scale = split_vectors(vectors)[VECTORS]
         return layer_norm(image, self.epsilon) * (1 + scale)
 
-    def _attended(self, x: Tokens, positions: Positions, text_tokens: int) -> ByHead:
-        """Attend over all tokens; replace the result of the text by causal attention."""
+    def _attended(self, x: Tokens, positions: Positions, prefix: tuple[Segment, ...]) -> ByHead:
+        """Attend over all tokens; replace the result of the prefix by causal attention."""
         q, k, v = self.heads(x)
         q, k = (apply_rope(part, positions.rope) for part in (q, k))
-        parts = text_tokens, x.shape[1] - text_tokens
+        parts = prefix[-1].end, x.shape[1] - prefix[-1].end
         _, image = padded_tokens.cut(self.attention(q, k, v, keys=positions.keys), *parts)
-        text = _causal(*(padded_tokens.cut(part, *parts)[0] for part in (q, k, v)))
-        return padded_tokens.join([text, image])
+        before = _causal(prefix, *(padded_tokens.cut(part, *parts)[0] for part in (q, k, v)))
+        return padded_tokens.join([before, image])
 
 
 def image_of(both: Tokens, text_tokens: int) -> Float[Array, "batch _image width"]:
@@ -93,12 +107,19 @@ def _by_part(
     return [jnp.where(is_image, *pair) for pair in zip(of_image, of_text, strict=True)]
 
 
-def _causal(q: ByHead, k: ByHead, v: ByHead) -> ByHead:
-    """Attend from each token to itself and the tokens before it, with all tokens on each device."""
+def _causal(prefix: tuple[Segment, ...], q: ByHead, k: ByHead, v: ByHead) -> ByHead:
+    """Attend from each token to the tokens before it and, in an image, to the entire image.
+
+    Each device has all tokens of the prefix.
+    """
     batch, tokens, _ = AXES
     q, k, v = (split(part, batch, None, "heads", None) for part in (q, k, v))
-    is_visible = np.tri(q.shape[1], dtype=bool)
-    bias = np.where(is_visible, np.float32(0), np.finfo(np.float32).min)
-    return split(
-        default_attention(q, k, v, jnp.asarray(bias)[None, None]), batch, tokens, "heads", None
-    )
+    attended = []
+    for first, end, is_image in prefix:
+        part = q[:, first:end], k[:, :end], v[:, :end]
+        is_visible = np.tri(end - first, end, first, dtype=bool)
+        bias = np.where(is_visible, np.float32(0), np.finfo(np.float32).min)[None, None]
+        attended.append(
+            cross_attention(*part) if is_image else default_attention(*part, jnp.asarray(bias))
+        )
+    return split(jnp.concatenate(attended, axis=1), batch, tokens, "heads", None)

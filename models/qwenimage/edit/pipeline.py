@@ -7,7 +7,7 @@ pipeline_qwenimage_edit_inpaint.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from jaxtyping import Array, Float
 from PIL import Image
 
 from models.flow.chat_pipeline import ChatNetworks
+from models.flow.references import scaled, with_images
 from models.interface.denoising_pipeline import Draft
 from models.interface.images import pixels_of
-from models.media.scaling import size_of_area
 from models.qwenimage.edit.prompts import CUT, ImagePromptFormat
 from models.qwenimage.pipeline import QwenImagePipeline
 from models.spec.request import FlowImageRequest, RequestError
@@ -141,27 +141,3 @@ class QwenImageEditPipeline(QwenImagePipeline):
         except ValueError as error:
             raise RequestError(field, str(error)) from error
         return patches.reshape(*grid, -1)
-
-
-def scaled(field: str, image: Image.Image, area: int, multiple: int = 1) -> Image.Image:
-    """Scale an image to about `area` pixels.
-
-    Args:
-        multiple: factor by which both sides in pixels must be divisible.
-
-    Raises: RequestError: the image is too narrow.
-    """
-    sides = [side - side % multiple for side in size_of_area(image.size, area)]
-    if not all(sides):
-        raise RequestError(field, f"is too narrow to be scaled to {area} pixels")
-    return image.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
-
-
-def with_images(read: Tokens, places: Sequence[int], counts: Sequence[int]) -> Tokens:
-    """Repeat the token of each image as often as the image has features."""
-    added = np.repeat(places, np.subtract(counts, 1))
-
-    def repeated(tokens: np.ndarray) -> np.ndarray:
-        return np.insert(tokens, added, tokens[:, added], axis=1)
-
-    return Tokens(repeated(read.ids), repeated(read.mask))
