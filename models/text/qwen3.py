@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from models.text.config import check_numbers, known_fields, rope_theta
 from models.text.qwen import Decoder
 from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
+
+C = TypeVar("C", bound="Qwen3Config")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Qwen3Config:
         )
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[C], config: Mapping[str, Any]) -> C:
         """Read a parsed `config.json` of transformers 4 or 5.
 
         Keys that do not shape the network are ignored.

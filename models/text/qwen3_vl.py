@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,7 @@ from models.text.qwen3 import Qwen3Config
 from models.text.qwen25 import ImagePosition, positions_with_images
 from models.text.qwen_encoder import QwenEncoder, renames_up_to
 
+C = TypeVar("C", bound="Qwen3VLConfig")
 PREFIX = r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
 
 
@@ -39,7 +40,7 @@ class Qwen3VLConfig(Qwen3Config):
     """Pairs of a head that each of a token's three positions rotates, in turns."""
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[C], config: Mapping[str, Any]) -> C:
         """Read a parsed `config.json`: of the language model alone, or of the whole model.
 
         A token of a text has the same position on all three axes (mrope), as in Qwen3.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from models.checkpoint.config_fields import arguments
+
+C = TypeVar("C", bound="VideoVaeConfig")
 
 WITHOUT_EFFECT = frozenset({"dropout", "clip_output"})
 """Keys of published configs without effect at inference: diffusers has no dropout outside training,
@@ -142,7 +144,7 @@ class VideoVaeConfig:
         return tuple(base * m for m in (self.dim_mult[-1], *self.dim_mult[::-1]))
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[C], config: Mapping[str, Any]) -> C:
         """Read a checkpoint's config, of an AutoencoderKLWan or an AutoencoderKLQwenImage.
 
         The latter is Wan 2.1's, with one field for input and output colours.
