@@ -24,7 +24,7 @@ from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.registry import CLASSES, EVALUATIONS, for_request, from_config, served_config
 from models.spec.evaluations import ONE_A_STEP
 from models.spec.notices import collected_notices
-from tests.parity.distances import largest
+from tests.parity.distances import largest, relative
 from tests.parity.fake_denoising import (
     CLEAN,
     SHAPE,
@@ -577,8 +577,8 @@ def test_first_step_at_zero_snr_cancels_as_in_diffusers() -> None:
     denoised = wide / (sigma**2 + 1) - output * (sigma / np.sqrt(sigma**2 + 1))
     exact = wide + (wide - denoised) / sigma * (sigma_next - sigma)
     rounding = sigma / sigma_next * 2**-24
-    assert rounding / 2 < largest(expected, exact) < 2 * rounding
-    assert largest(stepped, exact) < 2 * rounding
-    assert largest(stepped, expected) < 2 * rounding
+    assert rounding / 2 < relative(expected, exact) < 2 * rounding
+    assert relative(stepped, exact) < 2 * rounding
+    assert relative(stepped, expected) < 2 * rounding
     noisy = noise * (1 + np.float32(1e-7) * random.standard_normal(noise.shape, np.float32))
-    assert largest(step_of_diffusers(noisy), expected) < rounding / 5
+    assert relative(step_of_diffusers(noisy), expected) < rounding / 5
