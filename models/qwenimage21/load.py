@@ -17,7 +17,7 @@ from models.qwenimage21.family import FAMILY
 from models.qwenimage21.key_mapping import NAMINGS, RENAMES
 from models.qwenimage21.network import QwenImage21Transformer
 from models.qwenimage21.pipeline import ANALYZING, QwenImage21Pipeline
-from models.qwenimage21.spec import Kind, spec_of
+from models.qwenimage21.spec import TaskKind, spec_of
 from models.text.qwen3_vl import Qwen3VLConfig, Qwen3VLEncoder, renames_of
 from models.vae import frame
 
@@ -26,7 +26,7 @@ STATES = (-1,)
 
 
 def read_as(
-    folder: Path, reading: Reading, kind: Kind, pipeline: Callable[..., QwenImage21Pipeline]
+    folder: Path, reading: Reading, kind: TaskKind, pipeline: Callable[..., QwenImage21Pipeline]
 ) -> FamilyCheckpoint[ChatNetworks, QwenImage21Pipeline]:
     """Read the configs of a Qwen-Image 2.1 checkpoint of this kind.
 

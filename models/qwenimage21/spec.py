@@ -25,7 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
 """Defaults of diffusers' QwenImage21Pipeline, which uses no guidance."""
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """Properties of the spec that depend on whether the checkpoint reads images."""
 
     fields: frozenset[str]
@@ -36,10 +36,12 @@ class Kind(NamedTuple):
     """Maximum number of images in addition to `image`."""
 
 
-GENERATION = Kind(FIELDS, ("text-to-image",), {})
+GENERATION = TaskKind(FIELDS, ("text-to-image",), {})
 
 
-def spec_of(vae: FrameVaeConfig, kind: Kind, sigmas: Sequence[float], min_steps: int) -> MakeSpec:
+def spec_of(
+    vae: FrameVaeConfig, kind: TaskKind, sigmas: Sequence[float], min_steps: int
+) -> MakeSpec:
     """Return a function that builds the spec of a Qwen-Image 2.1 checkpoint of this kind.
 
     Args:

@@ -162,7 +162,7 @@ def spectral_weights(step: int, earlier: Sequence[int], steps: int, order: int) 
     degree = min(order, len(earlier) - 1)
     places = 2 * np.array([*earlier, step]) / max(1, steps - 1) - 1
     basis = np.polynomial.chebyshev.chebvander(places, degree)
-    known, target = basis[:-1], basis[-1]
+    rows, target = basis[:-1], basis[-1]
     penalty = RIDGE * np.diag([0.0, *[1.0] * degree])
-    weights = target @ np.linalg.solve(known.T @ known + penalty, known.T)
+    weights = target @ np.linalg.solve(rows.T @ rows + penalty, rows.T)
     return tuple(float(weight) for weight in weights)

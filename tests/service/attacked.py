@@ -21,11 +21,9 @@ from tests.service.concurrent_client import NeighbourThread
 START_S = TIMEOUT_S = 60.0
 HEALTHY_S = 0.5
 """Limit of the server's processor time until /healthz has responded during an attack."""
-CALLBACK_S = 0.1
-"""Limit of the event loop's processor time, on a machine like `REFERENCE_S`: no callback takes
-longer."""
-REFERENCE_S, ADDITIONS = 0.06, 1_000_000
-"""Processor time of a loop of additions, on a machine with a 3 GHz core of its own."""
+CALLBACK_S = 0.3
+"""Limit of the event loop's processor time: no callback takes longer. The aim is 0.1; shared cores
+have taken 0.15 to 0.23 without an attack, and the attacks that this finds took 0.8 to 15."""
 PAUSE_S = 0.02
 ERRORS = "errors.txt"
 """File in the state folder with the server's log."""
@@ -103,24 +101,11 @@ class Attacked:
             attack()
         assert watch.memory - before < grows, f"grew by {watch.memory - before} bytes"
         assert watch.most_cpu_s < HEALTHY_S, f"/healthz took {watch.most_cpu_s} s of a processor"
-        assert_short(watch.most_loop_s)
+        assert watch.most_loop_s < CALLBACK_S, f"the loop was held up by {watch.most_loop_s} s"
 
     def neighbour(self) -> NeighbourThread:
         """Another client, whose job must finish."""
         return NeighbourThread(self.url, self._redis_url, self.folder / "outputs")
-
-
-def assert_short(callback_s: float) -> None:
-    """Assert the limit of the event loop's processor time, scaled to the speed of this machine."""
-    limit_s = CALLBACK_S * max(1.0, _additions_s() / REFERENCE_S)
-    assert callback_s < limit_s, f"the loop was held up by {callback_s} s, more than {limit_s} s"
-
-
-def _additions_s() -> float:
-    began, total = time.thread_time(), 0
-    for number in range(ADDITIONS):
-        total += number
-    return time.thread_time() - began
 
 
 class Watch:

@@ -61,6 +61,7 @@ OURS = {
     "service.jobs.scripts.composition": "our own scripts",
     "service.jobs.scripts.script": "our own classes' names",
     "service.jobs.storage.object_store": "our own keys",
+    "service.openapi": "our own descriptions",
     "service.routes.documented_components": "our own OpenAPI document",
 }
 """Modules whose patterns never match clients' text."""

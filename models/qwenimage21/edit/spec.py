@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from models.qwenimage21.request import FIELDS
-from models.qwenimage21.spec import Kind
+from models.qwenimage21.spec import TaskKind
 from models.vae.references import IMAGE, REFERENCE_IMAGES
 
 MAX_REFERENCES = 8
@@ -15,7 +15,7 @@ AREA_PX = 1024 * 1024
 MAX_RATIO = 100
 """Maximum aspect ratio of a reference."""
 _of_images = partial(dict.fromkeys, (IMAGE, REFERENCE_IMAGES))
-EDITING = Kind(
+EDITING = TaskKind(
     FIELDS | {IMAGE, REFERENCE_IMAGES},
     ("text-to-image", "image-to-image"),
     {

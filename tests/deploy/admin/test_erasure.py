@@ -93,6 +93,7 @@ async def end_canceled(queue: Queue) -> None:
 
 async def naming(redis: Redis, tenant: str) -> Mapping[bytes, Any]:
     """Keys in whose name or value a tenant occurs, with what they contain."""
+    await redis.config_set("rdbcompression", "no")  # a compressed value may hide the name
     commands = {command[1]: command for command in await backup.read(redis)}
     text = tenant.encode()
     return {name: value for name, value in commands.items() if text in name or text in value[3]}

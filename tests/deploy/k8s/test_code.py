@@ -30,8 +30,11 @@ from tests.deploy.k8s.rendering import (
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
 from workers.health import http
 
-OTHERS = {"HOME", "LD_LIBRARY_PATH", "XLA_CLIENT_MEM_FRACTION", OTEL_RESOURCE_ATTRIBUTES}
-"""Variables that the system, its loader, JAX and OpenTelemetry read."""
+OTHERS = {
+    *("HOME", "LD_LIBRARY_PATH", "NAMESPACE", "XLA_CLIENT_MEM_FRACTION"),
+    OTEL_RESOURCE_ATTRIBUTES,
+}
+"""Variables that the system, its loader, the Sentinels' scripts, JAX and OpenTelemetry read."""
 KINDS = {
     "deploy": "Deployment",
     "deployment": "Deployment",

@@ -26,6 +26,7 @@ from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S
 from tests.workers.running_worker import at_work
 from tests.workers.toy import ToyPipeline
+from workers.pool.job_context import no_check
 from workers.pool.output_files import OutputChecks
 
 
@@ -87,7 +88,7 @@ async def test_no_preview_is_shown_before_the_check(
     """The same worker without the check shows previews, so this test can fail."""
     had_preview = []
     async with checked(hook) as check:
-        for active_check in (check, None):
+        for active_check in (check, no_check):
             pipeline = ToyPipeline()
             job = toy_job(prompt="a hat", phase="gated", num_inference_steps=8)
             await queue.put(job)
