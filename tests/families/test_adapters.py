@@ -366,7 +366,8 @@ async def test_presets_and_images_combine_with_adapters(
     model = models(EXACT)
     adapters = [model.loras[name] for name in ("whole 0", "whole 1")]
     changed = {STRENGTH: 0.7} if change == STRENGTH else {"quality": change}
-    has_strength = STRENGTH in model.plain.spec.fields
+    spec = model.plain.spec
+    has_strength = STRENGTH in spec.fields and spec.strength_needs == "image"
     assert has_strength == EVERY[family].has_strength or family not in SUITE
     fields = {**model.fields, **changed}
     requests = [asking(fields, lora) for lora in adapters]

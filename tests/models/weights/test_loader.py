@@ -599,7 +599,7 @@ from models.weights.loader import load
 class Network(nnx.Module):
     def __init__(self, rngs):
         one = lambda rngs: linear({WIDTH}, {WIDTH}, ("a", "b"), rngs=rngs, use_bias=False)
-        self.blocks = stack(one, {DEPTH}, rngs)
+        self.blocks = stack(one, {DEPTH}, rngs=rngs)
 
 def megabytes(field):
     lines = Path("/proc/self/status").read_text().splitlines()
