@@ -207,7 +207,7 @@ class UncompiledRow:
         self.is_ended = True
         if wanted := self.preview:
             self.preview = None
-            wanted.set_result(None)
+            show(wanted, lambda: None)
 
     def advance(self, is_finite: bool, decode: Callable[[], np.ndarray | None]) -> None:
         """Record a step.
@@ -233,7 +233,9 @@ class UncompiledRow:
 
 
 def show(wanted: Future[np.ndarray | None], decode: Callable[[], np.ndarray | None]) -> None:
-    """Complete a requested preview, with the error if decoding fails."""
+    """Complete a requested preview, with the error if decoding fails, unless it was canceled."""
+    if not wanted.set_running_or_notify_cancel():
+        return
     try:
         wanted.set_result(decode())
     except Exception as error:

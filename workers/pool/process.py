@@ -198,7 +198,7 @@ def _run_diffusers(
     from workers.diffusers.load import load
 
     async def open_engine(loaded: ServedModel, store: Store) -> Backend:
-        names = partial(names_of, loaded.pipeline.own)
+        names = partial(names_of, loaded.pipeline.default)
         loras = await prepared_loras(settings, pool, loaded.pipeline, names, NoExecutables(), store)
         with_aim_and_sizes(loaded)
         return DiffusersEngine(loaded.pipeline, loras.find)

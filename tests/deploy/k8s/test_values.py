@@ -25,7 +25,7 @@ from workers.slice.topology import TPU_SIZES
 
 VALUES = sorted((K8S / "values").glob("*.yaml"))
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' must be one of v4, v5e, v6e"),
+    "an unknown chip": ({"chip": "v9"}, "chip 'v9' must be one of v4, v5e, v6e"),
     "another chip's topology": (
         {"topology": "2x2x1"},
         "topology '2x2x1' must be one of 1x1, 2x2, 2x4, 4x4",

@@ -345,7 +345,7 @@ async def test_adapters_of_one_tenant(admin: httpx.AsyncClient, queue: Queue) ->
         ("wash", "0" * 64),
     ]
     assert (rows[0]["preview"], rows[0]["trigger"]) == (None, "")
-    none = await admin.get("/v1/admin/loras", params={"tenant": "nobody"})
+    none = await admin.get("/v1/admin/loras", params={"tenant": "empty"})
     assert none.json()["data"] == []
     assert (await admin.get("/v1/admin/loras")).status_code == 422
 

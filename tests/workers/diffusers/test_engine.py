@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,12 @@ async def test_decoded_image_that_is_not_finite_fails(
     finally:
         weight.data = finite
     assert failed.value.error.code == "non_finite"
+
+
+def test_canceled_preview_does_not_end_its_row() -> None:
+    row = UncompiledRow(2, lambda row: None)
+    for finish in (lambda: row.advance(True, lambda: None), row.end):
+        row.preview = Future()
+        row.preview.cancel()
+        finish()
+        assert row.preview is None
