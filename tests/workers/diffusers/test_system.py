@@ -66,7 +66,11 @@ def direct(folder: Path, fields: dict[str, Any], adapter: Path | None = None) ->
 
 def test_endpoints_answer(http: httpx.Client, stable_diffusion: Path) -> None:
     """`POST /v1/generate` returns the image of a direct call, and OpenAI's client an image."""
-    until(lambda: http.get("/readyz").is_success, "the worker is ready", START_S)
+
+    def is_ready() -> bool:
+        return any(model["ready"] for model in http.get("/v1/models").json()["data"])
+
+    until(is_ready, "the model is ready", START_S)
     (model,) = http.get("/v1/models").raise_for_status().json()["data"]
     assert (model["name"], model["backend"], model["ready"]) == ("sd", "diffusers", True)
     fields = {"prompt": "a red circle", "num_inference_steps": 3, "seed": 7}
