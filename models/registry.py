@@ -24,6 +24,7 @@ from models.checkpoint.hub import CONFIGS, resolve, single_file
 from models.flux.family import FAMILY as FLUX
 from models.flux2.family import FAMILY as FLUX2
 from models.interface.family import Family, LoadOption
+from models.krea2.family import FAMILY as KREA2
 from models.ltx.family import FAMILY as LTX
 from models.qwenimage.family import FAMILY as QWENIMAGE
 from models.qwenimage21.family import FAMILY as QWENIMAGE21
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from models.interface.pipeline import Pipeline
     from models.loading.sources import Reading
 
-FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, QWENIMAGE21, FLUX2, ZIMAGE, WAN)
+FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, QWENIMAGE21, FLUX2, ZIMAGE, KREA2, WAN)
 
 BY_PIPELINE: Mapping[str, Family] = {
     class_name: family for family in FAMILIES for class_name in family.pipelines

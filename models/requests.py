@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from models.flux.request import FluxRequest
 from models.flux2.request import Flux2Request
+from models.krea2.request import Krea2Request
 from models.ltx.request import LTX2Request
 from models.qwenimage.request import QwenImageRequest
 from models.qwenimage21.request import QwenImage21Request
@@ -17,6 +18,7 @@ from models.zimage.request import ZImageRequest
 REQUESTS: Mapping[str, Callable[..., Request]] = {
     "flux": FluxRequest,
     "flux2": Flux2Request,
+    "krea2": Krea2Request,
     "ltx": LTX2Request,
     "qwenimage": QwenImageRequest,
     "qwenimage21": QwenImage21Request,

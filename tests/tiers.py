@@ -78,6 +78,9 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
     "models/flux2/test_single_file.py": {
         "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
+    "models/krea2/test_single_file.py": {
+        "test_transformer_file_uses_its_base_for_other_parts": 1,
+    },
     "models/ltx/test_sound.py": {
         "test_every_tensor_of_the_published_vocoder_has_its_place": 1,
         "test_full_size_sound_is_as_long_as_its_tokens": 1,

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 from models.interface.denoising_pipeline import Draft, flatten_prompts
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
-from models.nn.blocks.joint_transformer import Modulations
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import cast_in_place
@@ -143,15 +142,12 @@ class ModulatedPipeline(ChatPipeline):
         weights: ChatNetworks,
         row: PyTree,
         values: Mapping[str, jax.Array],
-    ) -> Modulations:
+    ) -> PyTree:
         """Compute the modulations of some steps of one row."""
         with self.options(program, values).active():
             return self.time_conditioning(weights, values["timestep"])
 
-    def time_conditioning(
-        self, weights: ChatNetworks, timestep: Float[Array, " times"]
-    ) -> Modulations:
+    def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
         """Compute the modulations at each timestep."""
         transformer = nnx.merge(self.graphs.transformer, cast_in_place(weights.transformer))
-        modulations: Modulations = transformer.conditions(timestep)
-        return modulations
+        return transformer.conditions(timestep)

@@ -12,7 +12,7 @@ from typing import Any
 from models.interface.family import Family, PublishedCheckpoint, SingleFiles, config_files
 from models.sampling.published import FLOW_MATCH
 from models.text.published import QWEN2_5_VL_7B
-from models.vae.published import WAN_2_1
+from models.vae.published import QWEN_IMAGE as VAE
 from models.vision.preprocess import FILE as PREPROCESSOR
 
 PIPELINES = ("QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline")
@@ -23,7 +23,7 @@ TRANSFORMER: Mapping[str, Any] = {}
 QWEN_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,
     "text_encoder": QWEN2_5_VL_7B,
-    "vae": {**WAN_2_1, "dropout": 0.0, "input_channels": 3},
+    "vae": VAE,
 }
 EDIT_2511 = {**QWEN_IMAGE, "transformer": {**TRANSFORMER, "zero_cond_t": True}}
 PROCESSOR = {

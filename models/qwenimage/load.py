@@ -18,9 +18,8 @@ from models.qwenimage.family import FAMILY
 from models.qwenimage.key_mapping import RENAMES, namings_of
 from models.qwenimage.network import QwenImageTransformer
 from models.qwenimage.pipeline import QwenImagePipeline
-from models.qwenimage.prompts import DESCRIBING
 from models.qwenimage.spec import GENERATION, Kind, spec_of
-from models.text.chat import Chat
+from models.text.chat import DESCRIBING, Chat
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.vae import video_key_mapping
 from models.vae.video import VideoAutoencoder

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from models.flow.caption_pipeline import CaptionPipeline
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.qwenimage.key_mapping import SPELLINGS
-from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, with_norms_of
+from models.text.chat import DESCRIBING_CUT
 from models.vae.latent_frames import LatentFramePipeline
 from models.vae.patches import pack, unpack
 
@@ -24,7 +24,7 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
     ENCODER = "Qwen2.5"
     SPELLINGS = SPELLINGS
     SCALE = "true_cfg_scale"
-    CUT = CUT
+    CUT = DESCRIBING_CUT
     REQUEST = QwenImageRequest
     pack = staticmethod(pack)
     unpack = staticmethod(unpack)

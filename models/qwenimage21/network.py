@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,11 +25,10 @@ from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, Segment, imag
 from models.nn.blocks.double_stream import StreamShape, Tokens, Vectors, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.layers import padded_tokens
-from models.nn.layers.activations import tanh_gelu
-from models.nn.layers.embeddings import ConditionMLP, sinusoid
-from models.nn.layers.norms import Modulation, OffsetRMSNorm, layer_norm
+from models.nn.layers.embeddings import ConditionMLP, TextInput, sinusoid
+from models.nn.layers.norms import Modulation, layer_norm
 from models.nn.layers.padded_tokens import Positions, join_positions
-from models.nn.layers.parameterised import Kinds, activated, linear
+from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.rope import RopeTable, rope_table
 from models.nn.layers.scanned import run, stack
@@ -41,20 +40,6 @@ SLOT = 4
 """Tokens of a reference that replace one of the caption's: two by two."""
 TIME_FEATURES = 256
 """Width of the timestep's sinusoids; the same in every Qwen-Image 2.1."""
-
-
-class TextInput(nnx.Module):
-    """Norm and MLP from the text encoder's features to the network's width."""
-
-    def __init__(self, config: QwenImage21Config, **kinds: Unpack[Kinds]) -> None:
-        features, width = config.context_in_dim, config.width
-        self.norm = OffsetRMSNorm(features, config.eps, axis=None, **kinds)
-        self.first = linear(features, width, (None, "mlp"), use_bias=False, **kinds)
-        self.second = linear(width, width, ("mlp", "embed"), use_bias=False, **kinds)
-
-    def __call__(self, captions: Float[Array, "batch tokens features"]) -> Tokens:
-        """Embed each token."""
-        return self.second(activated(self.first, self.norm(captions), tanh_gelu))
 
 
 class QwenImage21Transformer(nnx.Module):
@@ -76,7 +61,7 @@ class QwenImage21Transformer(nnx.Module):
         block = partial(CausalTextBlock, shape, attention)
         self.config = config
         self.latents_in = linear(channels, width, (None, "embed"), use_bias=False, **kinds)
-        self.text_in = TextInput(config, **kinds)
+        self.text_in = TextInput(config.context_in_dim, width, config.eps, use_bias=False, **kinds)
         self.time_in = ConditionMLP(TIME_FEATURES, width, use_bias=False, **kinds)
         self.modulation = Modulation(width, VECTORS, use_bias=False, **kinds)
         self.blocks = stack(block, config.num_layers, **kinds)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from models.checkpoint.folder import CheckpointError
 from models.text.tokenizer import Tokenizer, Tokens, from_word
 
@@ -19,6 +21,8 @@ class Chat:
 
     before: str
     after: str
+    keeps_end: bool = False
+    """Whether a message that is too long loses its own end, and not the template's."""
 
     def rendered(self, message: str) -> str:
         """Insert a message into the template; markers in the message act as markers."""
@@ -32,6 +36,17 @@ THINKING = Chat(_USER, _ANSWER)
 """Template with `enable_thinking` true: the answer is open, and a model would think first."""
 NOT_THINKING = Chat(_USER, f"{_ANSWER}<think>\n\n</think>\n\n")
 """Template with `enable_thinking` false: the answer starts with empty thoughts."""
+
+
+DESCRIBING = Chat(
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity,"
+    " text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n",
+    _ANSWER,
+)
+"""Template of Qwen-Image and Krea 2. Source: diffusers pipeline_qwenimage.py,
+prompt_template_encode."""
+DESCRIBING_CUT = 34
+"""Number of its leading tokens that the transformers do not receive: the system message."""
 
 
 class QwenTokenizer(Tokenizer):
@@ -52,12 +67,30 @@ class QwenTokenizer(Tokenizer):
 
     def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Return the ids of the texts as messages, and the mask of tokens that are not padding."""
-        return super().encode_with_mask([self.chat.rendered(text) for text in texts], max_length)
+        if not self.chat.keeps_end:
+            rendered = [self.chat.rendered(text) for text in texts]
+            return super().encode_with_mask(rendered, max_length)
+        heads = [self.chat.before + text for text in texts]
+        ids, mask = super().encode_with_mask(heads, self._before_end(max_length))
+        end = [piece.id for piece in self.pieces([self.chat.after])[0]]
+        room = ((0, 0), (0, len(end)))
+        ids, mask = np.pad(ids, room, constant_values=self.padding), np.pad(mask, room)
+        for row, count in enumerate(mask.sum(axis=1)):
+            ids[row, count : count + len(end)] = end
+            mask[row, count : count + len(end)] = True
+        return Tokens(ids, mask)
 
     def unread(self, text: str, max_length: int | None = None) -> str:
         """Return the end of a message that `encode` drops, without the template."""
-        read = self._chars_read(self.chat.rendered(text), max_length)
+        if self.chat.keeps_end:
+            read = self._chars_read(self.chat.before + text, self._before_end(max_length))
+        else:
+            read = self._chars_read(self.chat.rendered(text), max_length)
         end = len(text) if read is None else max(0, read - len(self.chat.before))
         if end >= len(text):
             return ""
         return text[end:].strip() if text[end].isspace() else from_word(text, end)
+
+    def _before_end(self, max_length: int | None) -> int:
+        """Return the number of tokens before the template's end."""
+        return (max_length or self.max_length) - len(self.pieces([self.chat.after])[0])

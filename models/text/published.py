@@ -65,36 +65,54 @@ QWEN2_5_VL_7B: Mapping[str, Any] = {
         "fullatt_block_indexes": [7, 15, 23, 31],
     },
 }
-QWEN3_VL_8B: Mapping[str, Any] = {
+_QWEN3_VL: Mapping[str, Any] = {
+    "vocab_size": 151936,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 5000000,
+    "rope_scaling": {
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+        "rope_type": "default",
+    },
+    "attention_bias": False,
+    "hidden_act": "silu",
+}
+_QWEN3_VL_VISION: Mapping[str, Any] = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "num_heads": 16,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "num_position_embeddings": 2304,
+}
+QWEN3_VL_4B: Mapping[str, Any] = {
     "text_config": {
-        "vocab_size": 151936,
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 5000000,
-        "rope_scaling": {
-            "mrope_interleaved": True,
-            "mrope_section": [24, 20, 20],
-            "rope_type": "default",
-        },
-        "attention_bias": False,
-        "hidden_act": "silu",
+        **_QWEN3_VL,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "tie_word_embeddings": True,
     },
     "vision_config": {
+        **_QWEN3_VL_VISION,
+        "depth": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "out_hidden_size": 2560,
+        "deepstack_visual_indexes": [5, 11, 17],
+    },
+}
+QWEN3_VL_8B: Mapping[str, Any] = {
+    "text_config": {**_QWEN3_VL, "hidden_size": 4096, "intermediate_size": 12288},
+    "vision_config": {
+        **_QWEN3_VL_VISION,
         "depth": 27,
         "hidden_size": 1152,
-        "hidden_act": "gelu_pytorch_tanh",
         "intermediate_size": 4304,
-        "num_heads": 16,
         "out_hidden_size": 4096,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "num_position_embeddings": 2304,
         "deepstack_visual_indexes": [8, 16, 24],
     },
 }

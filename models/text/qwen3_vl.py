@@ -107,7 +107,11 @@ class Qwen3VLEncoder(QwenEncoder):
         return RotaryTable(*(jnp.moveaxis(part, 1, 0)[:, axis, pairs] for part in every))
 
 
-def renames_of(config: Qwen3VLConfig, states: tuple[int, ...]) -> Renames:
-    """Return rename rules for the encoder of those states; the vision part is ignored."""
-    names = renames_up_to(config, states, PREFIX, normed=False)
+def renames_of(config: Qwen3VLConfig, states: tuple[int, ...], *, normed: bool = False) -> Renames:
+    """Return rename rules for the encoder of those states; the vision part is ignored.
+
+    Args:
+        normed: whether the state after all layers is normed.
+    """
+    names = renames_up_to(config, states, PREFIX, normed=normed)
     return ((r"(?:model\.)?visual\..+", ""), *names)

@@ -43,4 +43,6 @@ WAN_2_1: Mapping[str, Any] = {
     "attn_scales": [],
     "temperal_downsample": [False, True, True],
 }
-"""Video autoencoder of Wan 2.1 and Qwen-Image."""
+"""Video autoencoder of Wan 2.1."""
+QWEN_IMAGE: Mapping[str, Any] = {**WAN_2_1, "dropout": 0.0, "input_channels": 3}
+"""The same network, with other weights, for images: Qwen-Image and Krea 2."""

@@ -128,7 +128,12 @@ def _fillings(
     paths = split(goal.path)
     if len(paths) == 1:
         shape = _stored_shape(goal.path, _slot_shape(leaves[goal.path], goal.layer))
-        fitted = _fitted(tensor, shape[::-1] if goal.transposed else shape)
+        is_flat = not is_kernel(goal.path) and tensor.shape == (math.prod(shape),)
+        fitted = (
+            replace(tensor, shape=shape)
+            if is_flat and tensor.scale is None
+            else _fitted(tensor, shape[::-1] if goal.transposed else shape)
+        )
         yield (goal.path, goal.layer), Filling(fitted, goal, prepare)
         return
     lengths = [_rows(path, _slot_shape(leaves[path], goal.layer)) for path in paths]

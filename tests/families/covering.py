@@ -18,7 +18,7 @@ from tests.families.suite import EVERY, SUITE
 FLUX = ("flux",)
 FLUX_AND_WAN = ("flux", "wan")
 """An image family and a video family."""
-WITHOUT_DRAFTS = ("flux2", "qwenimage21")
+WITHOUT_DRAFTS = ("flux2", "krea2", "qwenimage21")
 """Families without image-to-image by a strength."""
 
 MODELS: Mapping[str, Collection[str]] = {

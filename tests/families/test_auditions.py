@@ -48,6 +48,7 @@ async def engine(
 
 MORE_STEPS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "flux": (STEPS, 8, 4, {}),
+    "krea2": (STEPS, 8, 4, {}),
     "zimage": (STEPS, 8, 4, {}),
     "wan": (STEPS, 7, 4, {"scheduler": {"name": "flow_match_euler"}}),
     "sdxl": (10, 20, 5, {}),

@@ -16,6 +16,7 @@ from models.checkpoint.config_fields import OF_AVERAGING
 from models.flux.config import FluxConfig
 from models.flux.control_config import FluxControlNetConfig
 from models.flux2.config import Flux2Config
+from models.krea2.config import Krea2Config
 from models.ltx.config import LTX2Config
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.qwenimage.config import QwenImageConfig
@@ -41,6 +42,7 @@ READ_AS: dict[type, frozenset[str]] = {
         (FluxConfig, "FluxTransformer2DModel"),
         (FluxControlNetConfig, "FluxControlNetModel"),
         (Flux2Config, "Flux2Transformer2DModel"),
+        (Krea2Config, "Krea2Transformer2DModel"),
         (QwenImageConfig, "QwenImageTransformer2DModel"),
         (QwenImage21Config, "QwenImage21Transformer2DModel"),
         (ZImageConfig, "ZImageTransformer2DModel"),

@@ -11,6 +11,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     (r"individual_token_refiner|double_blocks\.\d+\.img_attn_qkv", "HunyuanVideo"),
     (r"joint_blocks|transformer_blocks[._]\d+[._]attn2[._]add_", "Stable Diffusion 3"),
     (r"transformer_blocks[._]\d+[._](?:img|txt)_m(?:lp|od)", "Qwen-Image"),
+    (r"text_?fusion|txtfusion", "Krea 2"),
     (r"context_refiner|noise_refiner|adaLN_modulation[._]0", "Z-Image or Lumina 2"),
     (r"(?:double|single)_blocks[._]\d|single_transformer_blocks[._]\d", "Flux"),
     (r"transformer_blocks[._]\d+[._]attn[._]add_q_proj", "Stable Diffusion 3"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.layers.parameterised import linear
+from models.nn.layers.activations import tanh_gelu
+from models.nn.layers.norms import OffsetRMSNorm
+from models.nn.layers.parameterised import Kinds, activated, linear
 
 
 def sinusoid(
@@ -41,7 +45,7 @@ def _frequencies(count: int, max_period: float) -> np.ndarray:
 
 
 class ConditionMLP(nnx.Module):
-    """MLP (linear, SiLU, linear) from any vector to the width of the network."""
+    """MLP (linear, activation, linear) from any vector to the width of the network."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class ConditionMLP(nnx.Module):
         *,
         inner: int | None = None,
         use_bias: bool = True,
+        activation: Callable[[Array], Array] = jax.nn.silu,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
@@ -62,7 +67,31 @@ class ConditionMLP(nnx.Module):
         dense = partial(linear, use_bias=use_bias, rngs=rngs, param_dtype=param_dtype)
         self.first = dense(in_features, inner, (None, "mlp"))
         self.second = dense(inner, features, ("mlp", "embed"))
+        self.activation = activation
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
         """Embed each vector."""
-        return self.second(jax.nn.silu(self.first(x.astype(self.first.kernel.dtype))))
+        return self.second(self.activation(self.first(x.astype(self.first.kernel.dtype))))
+
+
+class TextInput(nnx.Module):
+    """Norm and MLP (linear, tanh GELU, linear) from a text encoder's features to a width."""
+
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        epsilon: float,
+        *,
+        use_bias: bool = True,
+        **kinds: Unpack[Kinds],
+    ) -> None:
+        self.norm = OffsetRMSNorm(features, epsilon, axis=None, rngs=kinds["rngs"])
+        self.first = linear(features, width, (None, "mlp"), use_bias=use_bias, **kinds)
+        self.second = linear(width, width, ("mlp", "embed"), use_bias=use_bias, **kinds)
+
+    def __call__(
+        self, captions: Float[Array, "batch tokens features"]
+    ) -> Float[Array, "batch tokens width"]:
+        """Embed each token."""
+        return self.second(activated(self.first, self.norm(captions), tanh_gelu))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.qwenimage.prompts import DESCRIBING
-from models.text.chat import Chat
+from models.text.chat import DESCRIBING, Chat
 
 CHAT = Chat(
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture,"

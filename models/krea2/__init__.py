@@ -1,0 +1,4 @@
+"""Krea 2.
+
+May import every room of `models` but other families and `demo`.
+"""
