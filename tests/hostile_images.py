@@ -100,6 +100,23 @@ def video(
     return file.getvalue()
 
 
+def transparent_video(codec: str = "libvpx-vp9", frames: int = 2) -> bytes:
+    """Make a red WebM of 64 x 48 pixels whose lower half is transparent."""
+    pixels = np.zeros((48, 64, 4), np.uint8)
+    pixels[..., 0], pixels[:24, :, 3] = 200, 255
+    file = io.BytesIO()
+    with av.open(file, "w", format="webm") as output:
+        stream = output.add_stream(codec, rate=16)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuva420p"
+        stream.options = {"auto-alt-ref": "0"}
+        for number in range(frames):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgba").reformat(format="yuva420p")
+            frame.pts = number
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode())
+    return file.getvalue()
+
+
 def _mp4() -> bytes:
     return video(5)
 

@@ -62,7 +62,7 @@ def decode(data: bytes, is_mask: bool = False) -> Image.Image:
     """
     with opened(data) as image:
         ImageOps.exif_transpose(image, in_place=True)
-        return _in_rgb(image, is_mask)
+        return in_rgb(image, is_mask)
 
 
 def opened(data: bytes) -> Image.Image:
@@ -73,14 +73,14 @@ def opened(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(without_metadata(data)), formats=tuple(FORMATS))
 
 
-def _in_rgb(image: Image.Image, is_mask: bool = False) -> Image.Image:
+def in_rgb(image: Image.Image, is_mask: bool = False) -> Image.Image:
     """Convert an upright image to RGB."""
     if image.has_transparency_data and not is_mask:
         return on_white(image)
     return _in_8_bits(image).convert("RGB")
 
 
-def _has_transparent_pixels(image: Image.Image) -> bool:
+def has_transparent_pixels(image: Image.Image) -> bool:
     """Return whether any pixel is transparent, at least partly."""
     if not image.has_transparency_data:
         return False
@@ -111,8 +111,8 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
         media_type = _check_header(data, max_pixels)
         with opened(data) as image:
             ImageOps.exif_transpose(image, in_place=True)
-            is_transparent = _has_transparent_pixels(image)
-            width, height = _in_rgb(image).size
+            is_transparent = has_transparent_pixels(image)
+            width, height = in_rgb(image).size
     return ImageFile(media_type, width, height, is_transparent=is_transparent)
 
 

@@ -25,7 +25,9 @@ class Container(NamedTuple):
 
 
 MP4, WEBM = Container("mp4", "video/mp4"), Container("matroska", "video/webm")
-CODECS = frozenset({"h264", "hevc", "mpeg4", "vp8", "vp9", "libvpx-vp9", "libdav1d", "av1"})
+CODECS = frozenset(
+    {"h264", "hevc", "mpeg4", "vp8", "vp9", "libvpx", "libvpx-vp9", "libdav1d", "av1"}
+)
 """Accepted decoders, by FFmpeg's names."""
 IMAGES = (b"\x89PNG", b"\xff\xd8", b"RIFF")
 """First bytes of the image formats that count as a video of one frame."""
@@ -33,6 +35,8 @@ EDGES = 2**18
 """Maximum padding pixels that decoders add around a small frame."""
 FRAME_PIXELS = 4096 * 2160
 """Default maximum pixels of a frame; decoders hold up to 17 frames."""
+ALPHA_DECODERS: Mapping[str, str] = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""Decoders that read a WebM's alpha channel, which FFmpeg's own decoders of these codecs omit."""
 OPTIONS: Mapping[str, str] = {
     "protocol_whitelist": "",
     "enable_drefs": "0",
@@ -62,9 +66,10 @@ def check(data: bytes, bounds: VideoBounds) -> ImageFile:
         if not data.startswith(IMAGES):
             raise ImageFileError("is no video in MP4 or WebM, and no PNG, JPEG or WebP")
         return image_files.check(data, bounds.max_frame_pixels)
-    count, width, height = 0, 0, 0
-    for frame in frames(data, bounds.max_frame_pixels):
+    count, width, height, is_transparent = 0, 0, 0, False
+    for frame in _images(data, container.demuxer, bounds.max_frame_pixels):
         count, (width, height) = count + 1, frame.size
+        is_transparent = is_transparent or image_files.has_transparent_pixels(frame)
         if count > bounds.max_frames:
             message = f"has more than {bounds.max_frames} frames, which is num_frames"
             raise ImageFileError(message)
@@ -73,13 +78,15 @@ def check(data: bytes, bounds: VideoBounds) -> ImageFile:
                 f"has more than {bounds.max_pixels} pixels in all; send fewer or smaller frames"
             )
             raise ImageFileError(message)
-    return ImageFile(container.media_type, width, height, count)
+    return ImageFile(container.media_type, width, height, count, is_transparent)
 
 
 def frames(
     data: bytes, max_pixels: int | None = None, is_mask: bool = False
 ) -> Iterator[Image.Image]:
     """Yield a file's frames, upright and in RGB; an image yields a single frame.
+
+    Transparent pixels are composited on white; those of a mask keep their colours.
 
     Args:
         max_pixels: of one frame; None: already validated.
@@ -90,10 +97,19 @@ def frames(
     if container is None:
         yield image_files.decode(data, is_mask)
         return
+    for image in _images(data, container.demuxer, max_pixels):
+        yield image if image.mode == "RGB" else image_files.in_rgb(image, is_mask)
+
+
+def _images(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Image.Image]:
+    """Yield a video's frames, upright, in RGB, or in RGBA if the video has an alpha channel.
+
+    Raises: ImageFileError.
+    """
     import av
 
     try:
-        yield from _decoded(data, container.demuxer, max_pixels)
+        yield from _decoded(data, demuxer, max_pixels)
     except ImageFileError:
         raise
     except (MemoryError, av.error.MemoryError):
@@ -127,7 +143,7 @@ def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Imag
         stream = file.streams.video[0]
         _prepare(stream.codec_context, max_pixels)
         first: tuple[int, int] | None = None
-        for frame in file.decode(stream):
+        for frame in _frames(file, stream, max_pixels):
             if max_pixels is not None:
                 _check_size(frame.width, frame.height, max_pixels)
             image = _oriented(frame)
@@ -137,6 +153,20 @@ def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Imag
             yield image
     if first is None:
         raise ImageFileError("has no frames in it")
+
+
+def _frames(file: Any, stream: Any, max_pixels: int | None) -> Iterator[Any]:
+    """Yield a stream's decoded frames, with the alpha channel if it has one."""
+    import av
+
+    name = ALPHA_DECODERS.get(stream.codec_context.name)
+    if name is None or stream.metadata.get("alpha_mode") != "1":
+        yield from file.decode(stream)
+        return
+    decoder: Any = av.CodecContext.create(name, "r")
+    _prepare(decoder, max_pixels)
+    for packet in file.demux(stream):
+        yield from decoder.decode(packet)
 
 
 def _prepare(context: Any, max_pixels: int | None) -> None:
@@ -162,5 +192,9 @@ def _oriented(frame: Any) -> Image.Image:
     from av.video.reformatter import Interpolation
 
     exactly = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
-    image: Image.Image = frame.to_image(interpolation=exactly)
+    image: Image.Image
+    if any(component.is_alpha for component in frame.format.components):
+        image = Image.fromarray(frame.to_ndarray(format="rgba", interpolation=exactly))
+    else:
+        image = frame.to_image(interpolation=exactly)
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image

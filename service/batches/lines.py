@@ -21,6 +21,9 @@ CHUNK_BYTES = 2**20
 """Bytes of a file that are read and checked at a time, in a thread."""
 MAX_ERRORS = 100
 """Maximum number of wrong lines reported."""
+MAX_MESSAGE_CHARS, MAX_PARAM_CHARS = 1000, 200
+"""Maximum lengths of an error's texts, which Redis keeps with the batch. Messages may quote a
+line."""
 
 
 class BatchLine(BaseModel):
@@ -150,7 +153,12 @@ class LineCheck:
 
     def _add(self, problem: Problem) -> None:
         param = problem.errors[0].field if problem.errors else None
-        error = LineError(code=problem.code, message=problem.detail, line=self._line, param=param)
+        error = LineError(
+            code=problem.code,
+            message=problem.detail[:MAX_MESSAGE_CHARS],
+            line=self._line,
+            param=param and param[:MAX_PARAM_CHARS],
+        )
         self.errors.append(error)
 
     def _check_bounds(self, rest: bytes) -> None:

@@ -215,5 +215,6 @@ def with_variants(registered: ModelsByName) -> dict[str, ModelStatus]:
 
 def _unknown_model(name: str | None, available: list[str]) -> NotFound:
     models = "available: " + ", ".join(available)
-    message = f"name a model; {models}" if name is None else f"there is no model {name!r}; {models}"
+    request = "name a model" if name is None else f"there is no model {name[:MAX_NAME_CHARS]!r}"
+    message = f"{request}; {models}"
     return NotFound(message, code="model_not_found", errors=[FieldError("model", models)])

@@ -18,6 +18,7 @@ from service.jobs.model.job import WIRE_VERSION
 from service.jobs.model.ledger import Origin
 from service.jobs.model.preemption import FullPool
 from service.jobs.redis import keys
+from service.jobs.redis.tasks import ended
 from service.jobs.scripts.client import ANSWER_MS, new_call
 from service.jobs.scripts.script import Script
 from service.settings.queue import QueueSettings
@@ -194,9 +195,12 @@ class Consumer(ClaimReports):
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            for claim in await call:
-                await self.release(claim)
+            await ended(asyncio.create_task(self._release_all(call)))
             raise
+
+    async def _release_all(self, call: asyncio.Future[ClaimList]) -> None:
+        for claim in await call:
+            await self.release(claim)
 
     async def _claim_now(
         self, script: Callable[..., ClaimJobs], pool: str, model: str, worker: WorkerState

@@ -18,6 +18,7 @@ from service.settings.pools import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
+from workers.health.liveness import Liveness
 from workers.loading.upscalers import with_upscalers
 from workers.pool.job_context import OutputCheck, no_check
 from workers.pool.worker import Worker, WorkerOptions, WorkerParts
@@ -38,6 +39,7 @@ async def at_work(
     check: OutputCheck = no_check,
     upscalers: Mapping[str, LoadedUpscaler] | None = None,
     expected_s: Sequence[float] = (),
+    liveness: Liveness | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """Run a worker and yield it with its task. It has ended when the context exits.
@@ -53,7 +55,8 @@ async def at_work(
         specs = {name: upscaler.spec for name, upscaler in upscalers.items()}
         pipeline.spec = with_upscalers(pipeline.spec, specs)
     engine = Engine(pipeline, layout, pool_settings.slots, batching, upscalers=upscalers)
-    parts, options = WorkerParts(engine, queue, store), WorkerOptions(check=check)
+    parts = WorkerParts(engine, queue, store)
+    options = WorkerOptions(check=check, liveness=liveness or Liveness())
     worker = Worker("toy", parts, pool_settings, lease_s, options)
     task = asyncio.create_task(worker.run([warmup], expected_s))
     try:

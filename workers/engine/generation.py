@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +44,8 @@ from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.compilation import Compilation
 from workers.programs.launcher import Launcher
 from workers.programs.second_pass import image_file
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +200,29 @@ class Generation:
         embeddings = await self._parts.adapters.embeddings(fields, self._request.tenant)
         images = {**self._request.images, **embeddings}
         with generation_errors("preparing the request"), spans.span("prepare"):
-            first, second = await self._run(
-                "prepare", prepared_passes, self._parts.pipeline, fields, images
+            first, second = await self._with_inputs(
+                prepared_passes, self._parts.pipeline, fields, images
             )
         self._observer.on_prepared(with_warnings_of(first, second))
         return first, second
+
+    async def _with_inputs(self, prepare: Callable[..., T], *args: Any) -> T:
+        """Prepare a pass, and report the CPU time if the request has input images."""
+        cpu_s = 0.0
+
+        def timed() -> T:
+            nonlocal cpu_s
+            began = time.thread_time()
+            try:
+                return prepare(*args)
+            finally:
+                cpu_s = time.thread_time() - began
+
+        try:
+            return await self._run("prepare", timed)
+        finally:
+            if self._request.images:
+                self._observer.on_inputs_read(cpu_s)
 
     async def _denoised(self, first: ImagePass, second: ImagePass | None) -> Row:
         """Denoise all passes of the image, resuming in the pass that the snapshot belongs to."""
@@ -219,7 +240,7 @@ class Generation:
             image, extra_s = await self._enlarged(row)
             with generation_errors("preparing the second pass"):
                 from_image = partial(second.from_image, self._parts.pipeline, image, row, extra_s)
-                second = await self._run("prepare", from_image)
+                second = await self._with_inputs(from_image)
             with generation_errors("compiling"):
                 raise_failed(compiling)
             return await self._pass(second, None)

@@ -23,6 +23,9 @@ class Observer:
     def on_prepared(self, prepared: PreparedRow) -> None:
         """Receive the prepared request, once."""
 
+    def on_inputs_read(self, cpu_s: float) -> None:
+        """Receive the CPU time of preparing a pass that has input images."""
+
     def on_compile(self, compilation: Compilation) -> None:
         """Receive a compilation that this image pays for, as the first to need its programs."""
 

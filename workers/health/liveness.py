@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 BEAT_S = 1.0
@@ -17,7 +17,8 @@ LOOP_S = 60.0
 process rarely lacks processor time for that long, and a restart would not help it."""
 CLAIM_S = 180.0
 """A claim waits a few seconds for a job, and some more for an unreachable Redis. A claim that has
-not returned for so long never will."""
+not returned for so long never will. Nor will a worker that begins none for so long, although slots
+are free and jobs wait."""
 
 WAITING = "it waits for Redis"
 LOADING = "it loads its model"
@@ -38,6 +39,9 @@ class Liveness:
         self._beat_at: float | None = None
         self._claims_since: float | None = None
         self.claims_begun = 0
+        self._free_since: float | None = None
+        """Time since which slots have been free without a claim; None: none is free."""
+        self._unclaimed: str | None = None
         self._parts: dict[str, Liveness] = {}
         """Liveness of each model, if the process serves several."""
 
@@ -64,7 +68,12 @@ class Liveness:
     @property
     def not_ready_reason(self) -> str | None:
         """Reason why the process takes no jobs, or None."""
-        return self._reason or self._own_failure_reason or self._of_parts("not_ready_reason")
+        return (
+            self._reason
+            or self._own_failure_reason
+            or self._unclaimed
+            or self._of_parts("not_ready_reason")
+        )
 
     def _of_parts(self, what: Literal["failure_reason", "not_ready_reason"]) -> str | None:
         reasons = ((model, getattr(part, what)) for model, part in self._parts.items())
@@ -94,14 +103,44 @@ class Liveness:
         """Record that the worker takes no more jobs."""
         self._reason = DRAINING
 
+    @property
+    def leaves_jobs_waiting(self) -> bool:
+        """Return whether slots are free and jobs wait, but the worker has stopped claiming."""
+        return self._unclaimed is not None
+
     def claims(self) -> None:
         """Record that a claim begins."""
         self.claims_begun += 1
-        self._claims_since = self._clock()
+        self._claims_since = self._free_since = self._clock()
+        self._unclaimed = None
 
     def rests(self) -> None:
         """Record that no claim is pending: the worker waits for capacity or runs jobs."""
         self._claims_since = None
+
+    async def check_claims(
+        self, free_slots: int, waiting_s: Callable[[], Awaitable[float | None]]
+    ) -> None:
+        """Check that the worker claims jobs. Call it regularly while the worker is ready.
+
+        Each claim decides itself which waiting jobs suit the worker. A worker that begins claims is
+        therefore ready, even if it gets no job.
+
+        Args:
+            free_slots: slots that no running job occupies.
+            waiting_s: returns the seconds that the oldest job has waited; None: no job waits.
+        """
+        if free_slots <= 0 or self._free_since is None:
+            self._free_since = self._clock() if free_slots > 0 else None
+        idle_s = 0.0 if self._free_since is None else self._clock() - self._free_since
+        oldest_s = await waiting_s() if idle_s > CLAIM_S else None
+        has_waited = oldest_s is not None and oldest_s > CLAIM_S
+        self._unclaimed = (
+            f"it has {free_slots} free slots and has begun no claim for {idle_s:.0f} s, although"
+            " jobs wait"
+            if has_waited
+            else None
+        )
 
     async def beat(self) -> None:
         """Record, until canceled, that the event loop runs."""

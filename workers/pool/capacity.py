@@ -30,6 +30,10 @@ class Capacity:
             return 0
         return self._slots - self._images
 
+    def unoccupied(self, images: int, jobs: int) -> int:
+        """Return the free slots if running jobs hold that many, regardless of reservations."""
+        return self._slots - images if jobs < JOBS_A_SLOT * self._slots else 0
+
     @property
     def is_full(self) -> bool:
         """True if every slot is taken, and only that prevents a claim."""

@@ -202,6 +202,10 @@ class ImageRunner(Observer):
         """Pass the request's warnings on to the job."""
         self._events.on_prepared(prepared)
 
+    def on_inputs_read(self, cpu_s: float) -> None:
+        """Charge the CPU time of reading input images to the claim."""
+        self._context.bill.read_inputs(cpu_s)
+
     def on_compile(self, compilation: Compilation) -> None:
         """Charge the compilation to the claim."""
         self._context.bill.compile(compilation)
@@ -250,6 +254,10 @@ class Regeneration(Observer):
 
     def __init__(self, image: ImageRunner) -> None:
         self._image = image
+
+    def on_inputs_read(self, cpu_s: float) -> None:
+        """Charge the CPU time of reading input images to the claim."""
+        self._image.on_inputs_read(cpu_s)
 
     def on_compile(self, compilation: Compilation) -> None:
         """Charge the compilation to the claim."""

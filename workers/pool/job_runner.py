@@ -233,7 +233,7 @@ class JobRunner:
         with generation_errors("reading the videos"), spans.span("videos"):
             spec = self._engine.pipeline.spec
             scaled = await self._worker.videos.scaled(images, self._job.request, spec)
-        self.bill.read_videos(scaled.cpu_s)
+        self.bill.read_inputs(scaled.cpu_s)
         return scaled.images, digests
 
     def on_prepared(self, prepared: PreparedRow) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from models.spec.model_spec import ModelSpec
@@ -27,6 +28,7 @@ class Registration:
     Args:
         name: the worker's name.
         spec: spec of its model; replace `spec` when it changes.
+        takes_jobs: checks whether the worker, if ready, claims the jobs that wait.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Registration:
         cost_reporter: CostReporter,
         time_sharing: ResidentModels,
         lease_s: float,
+        takes_jobs: Callable[[], Awaitable[bool]],
     ) -> None:
         self.spec = spec
         self.is_ready = False
@@ -47,6 +50,7 @@ class Registration:
         self._running = running
         self._cost_reporter = cost_reporter
         self._time_sharing = time_sharing
+        self._takes_jobs = takes_jobs
         self._heartbeat_s = lease_s / HEARTBEATS
         self._tenants = Tenants({}, queue.redis, self._heartbeat_s)
 
@@ -71,13 +75,16 @@ class Registration:
 
         Raises: QUEUE_ERRORS; RuntimeError: as `RunningJobs.check_slots`.
         """
-        if self.is_ready:
+        is_ready = self.is_ready
+        if is_ready:
             self._running.check_slots()
+            is_ready = await self._takes_jobs()
+            metrics.ready.labels(self.spec.name).set(is_ready)
         model, sharing = self.spec.name, self._time_sharing
         facts = replace(
             self._cost_reporter.facts, away_s=sharing.away_s(model), asleep=sharing.is_asleep
         )
-        await self._queue.register(self._name, self.spec, ready=self.is_ready, facts=facts)
+        await self._queue.register(self._name, self.spec, ready=is_ready, facts=facts)
         metrics.job_metrics.expect([model], await self._tenants.classes())
 
     async def _apply_pause(self) -> None:

@@ -123,6 +123,14 @@ class RunningJobs:
         """
         return sum(runner.may_compile for runner in self._tasks) + len(self._still_compiling)
 
+    @property
+    def free_slots(self) -> int:
+        """Number of slots that no image of a running job occupies; 0 while a suspect job runs."""
+        if any(runner.claim.job.deaths for runner in self._tasks):
+            return 0
+        occupied = sum(runner.reservation.images_with_slot for runner in self._tasks)
+        return self._capacity.unoccupied(occupied, len(self._tasks))
+
     def hold(self, claims: Iterable[Claim]) -> None:
         """Renew the leases of claims until `start`, however long preceding work takes."""
         for claim in claims:

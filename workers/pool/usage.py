@@ -15,11 +15,11 @@ class Bill:
     def __init__(self) -> None:
         self._image_s: dict[int, float] = {}
         self._compilations: list[Compilation] = []
-        self._videos_s = 0.0
+        self._inputs_s = 0.0
 
-    def read_videos(self, cpu_s: float) -> None:
-        """Record the CPU time of decoding and scaling the request's videos."""
-        self._videos_s += cpu_s
+    def read_inputs(self, cpu_s: float) -> None:
+        """Record the CPU time of decoding and scaling the request's input images and videos."""
+        self._inputs_s += cpu_s
 
     def step(self, image: int, row: ImageRow) -> None:
         """Record one image's device-seconds after a step."""
@@ -44,7 +44,7 @@ class Bill:
         return self._with(sum(compilation.charge_s for compilation in self._compilations))
 
     def _with(self, compile_s: float) -> ClaimUsage:
-        return ClaimUsage(self._videos_s + compile_s + sum(self._image_s.values()), compile_s)
+        return ClaimUsage(self._inputs_s + compile_s + sum(self._image_s.values()), compile_s)
 
     @property
     def is_settled(self) -> bool:

@@ -113,7 +113,7 @@ class Worker:
         update = {"batching": batching, "sizes": options.sizes}
         self._registration = Registration(
             *(self.name, engine.pipeline.spec.model_copy(update=update), queue, self._running),
-            *(self._cost_reporter, self._time_sharing, lease_s),
+            *(self._cost_reporter, self._time_sharing, lease_s, self._takes_jobs),
         )
         self._origin = options.origin
         self._drain = asyncio.Event()
@@ -295,6 +295,13 @@ class Worker:
         if waiting_s is None or await self._queue.pause_of(self.name, self.model):
             return None
         return waiting_s
+
+    async def _takes_jobs(self) -> bool:
+        """Check that a worker with free slots claims the jobs that wait. Raises: QUEUE_ERRORS."""
+        is_present = self._time_sharing.is_present(self.model)
+        free_slots = self._running.free_slots if is_present else 0
+        await self.liveness.check_claims(free_slots, self.waiting_s)
+        return not self.liveness.leaves_jobs_waiting
 
     def end_waiting_claim(self) -> None:
         """Let a waiting claim end if no job may be taken any more."""

@@ -9,7 +9,13 @@ from PIL import Image
 
 from models.media.image_files import ImageFile, ImageFileError
 from models.media.video_files import VideoBounds, check, frames
-from tests.hostile_images import HOSTILE_VIDEOS, animation, larger_than_it_says, video
+from tests.hostile_images import (
+    HOSTILE_VIDEOS,
+    animation,
+    larger_than_it_says,
+    transparent_video,
+    video,
+)
 from tests.models.media.test_image_files import save
 from workers.media.video import encode_video
 
@@ -53,6 +59,23 @@ def test_other_codecs_are_read(codec: str, container: str) -> None:
     data = video(5, (64, 64), codec, container)
     assert check(data, BOUNDS).frames == 5
     assert np.abs(np.asarray(next(frames(data))).astype(int) - (0, 128, 128)).max() <= NEAR
+
+
+@pytest.mark.parametrize("codec", ["libvpx", "libvpx-vp9"])
+def test_transparent_pixels_become_white(codec: str) -> None:
+    """As in images; those of a mask keep their colours."""
+    data = transparent_video(codec)
+    assert check(data, BOUNDS) == ImageFile("video/webm", 64, 48, 2, is_transparent=True)
+    for lower, is_mask in (((255, 255, 255), False), ((200, 0, 0), True)):
+        decoded = [np.asarray(frame, int) for frame in frames(data, MAX_PIXELS, is_mask)]
+        assert [frame.shape for frame in decoded] == [(48, 64, 3)] * 2
+        assert all(np.abs(frame[:20] - (200, 0, 0)).max() <= FLAT for frame in decoded)
+        assert all(np.abs(frame[28:] - lower).max() <= FLAT for frame in decoded)
+
+
+def test_an_alpha_channel_does_not_evade_the_limit_of_pixels() -> None:
+    with pytest.raises(ImageFileError, match="64 x 48 pixels a frame; 3000 are allowed"):
+        check(transparent_video(), VideoBounds(9, 10**6, max_frame_pixels=3000))
 
 
 def test_a_decoder_that_is_not_listed_is_not_opened() -> None:

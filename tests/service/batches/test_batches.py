@@ -256,6 +256,35 @@ async def test_a_file_is_deleted_once_no_batch_reads_it(client: AsyncOpenAI, poo
         await client.files.retrieve(batch.input_file_id)
 
 
+async def test_a_front_end_that_stops_while_it_takes_a_batch_releases_it(
+    settings: Settings, queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know of its lease, which would keep other front ends away."""
+    app, take, is_taken = create_app(settings, queue, store), queue.take_batch, asyncio.Event()
+
+    async def take_slowly(holder: str, lease_s: float) -> object:
+        taken = await take(holder, lease_s)
+        if taken:
+            is_taken.set()
+            await asyncio.sleep(0.1)
+        return taken
+
+    monkeypatch.setattr(queue, "take_batch", take_slowly)
+    _, key = await ApiKeys(queue.redis).create("acme")
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
+        http.headers["Authorization"] = f"Bearer {key}"
+        form = {"file": ("cats.jsonl", jsonl(line(0)))}
+        file = (await http.post("/v1/files", data={"purpose": "batch"}, files=form)).json()
+        batch = {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h"}
+        assert (await http.post("/v1/batches", json=batch)).is_success
+        await is_taken.wait()
+    assert await take("another", 60)
+
+
 async def test_batches_are_listed_newest_first_by_pages(client: AsyncOpenAI, pool: StandIn) -> None:
     made = [(await begin(client, line(number))).id for number in range(3)]
     listed = [item.id async for item in await client.batches.list(limit=1)]

@@ -11,8 +11,10 @@ import pytest
 
 from service.batches.endpoint import GENERATE
 from service.batches.lines import CHUNK_BYTES, BatchError, LineCheck
+from service.errors.problems import FieldError, NotFound
+from service.routes.compat.openai.batch_bodies import ENDPOINTS
 from service.settings.batches import BatchSettings
-from tests.service.batches.test_batches import jsonl, line
+from tests.service.batches.test_batches import IMAGES_URL, URL, jsonl, line
 
 LINES = 10_000
 CHECK_S = 2.0
@@ -49,6 +51,21 @@ async def test_bounds_are_kept(bounds: dict[str, int], code: str) -> None:
     with pytest.raises(BatchError) as refused:
         await LineCheck(GENERATE, BatchSettings(**bounds)).run(pieces(data))
     assert refused.value.errors[0].code == code
+
+
+async def test_errors_are_short_however_long_the_lines() -> None:
+    """Redis keeps them with the batch, and no quota counts them."""
+    names = [f"{number}{'m' * 50_000}" for number in range(4)]
+    data = jsonl(*(line(number, model=name) for number, name in enumerate(names)))
+    lines = data.replace(URL.encode(), IMAGES_URL.encode())
+
+    def refuse(name: str | None) -> None:
+        raise NotFound(f"there is no model {name}", errors=[FieldError(f"model.{name}", "wrong")])
+
+    with pytest.raises(BatchError) as refused:
+        await LineCheck(ENDPOINTS[IMAGES_URL], BatchSettings(), refuse).run(pieces(lines))
+    assert [error.line for error in refused.value.errors] == [1, 2, 3, 4]
+    assert len(json.dumps([error.model_dump() for error in refused.value.errors])) < 6000
 
 
 async def test_endless_line_is_aborted() -> None:

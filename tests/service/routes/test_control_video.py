@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from models.media.image_files import ImageFile
-from service.admission.price import DECODED_AND_SCALED
+from service.admission.price import DECODED_AND_SCALED, SCALED_S_PER_PIXEL
 from service.http.image_checks import ImageChecks
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
@@ -168,6 +168,28 @@ async def test_reading_a_video_is_priced(
     late = await generate(http, control_video=FIVE, deadline_s=plain[1] + 0.1)
     assert (late.status_code, late.json()["errors"][0]["field"]) == (422, "deadline_s")
     assert "takes about 1.3 s" in late.json()["detail"]
+
+
+async def test_reading_images_is_priced_for_each_output(
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn, slow_decoding: None
+) -> None:
+    """A worker reads the images again for each output of the job."""
+    await queue.register("other", CONTROLLED, ready=True, facts=PoolFacts("here", slots=1))
+    row = CostRow(step_s=0.1, encode_s=0.1, decode_s=0.3)
+    bucket = CONTROLLED.bucket(CONTROLLED.defaults)
+    await queue.measured(VIDEO.name, {CostKey(bucket, "here", 1): row})
+    large = encoded(picture(size=(100, 100)))
+    priced = [
+        await queue.get((await generate(http, **more, num_images=2)).json()["id"])
+        for more in ({}, {"reference_images": [large, large]})
+    ]
+    plain, reading = [(job.cost or 0, job.run_s or 0) for job in priced if job]
+    expected = pytest.approx(2 * 2 * (0.25 + 100 * 100 * SCALED_S_PER_PIXEL))
+    assert (plain[0] > 0, reading[0] - plain[0], reading[1] - plain[1]) == (
+        True,
+        expected,
+        expected,
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from deploy.local.embedded_redis import embedded
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
+from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.section import ConfigError
 from tests.service.metrics.test_http import check
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
-from tests.workers.running_worker import at_work
+from tests.workers.running_worker import at_work, has_step, status
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.http import MAX_OPEN, HealthPage, health_server
 from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness
@@ -125,6 +126,65 @@ def test_overdue_claim_fails_liveness(http: httpx.Client, liveness: Liveness, cl
     liveness.drains()
     assert http.get("/healthz").is_success, "a drain has its own end"
     assert "drains" in reason(http.get("/readyz"))
+
+
+async def checked(
+    liveness: Liveness, clock: Clock, free_slots: int, waiting_s: float | None
+) -> str | None:
+    """Check the claims, now and after the time of a claim; return why the worker is not ready."""
+
+    async def oldest_s() -> float | None:
+        return waiting_s
+
+    await liveness.check_claims(free_slots, oldest_s)
+    clock.now += CLAIM_S + 1
+    await liveness.check_claims(free_slots, oldest_s)
+    return liveness.not_ready_reason
+
+
+async def test_a_worker_that_leaves_jobs_waiting_is_not_ready(
+    liveness: Liveness, clock: Clock
+) -> None:
+    liveness.serves()
+    liveness.claims()
+    liveness.rests()
+    assert await checked(liveness, clock, 0, 1e6) is None, "full: a step may take for ever"
+    assert await checked(liveness, clock, 2, None) is None, "no job waits"
+    assert await checked(liveness, clock, 2, 1) is None, "the job has just come"
+    reason = await checked(liveness, clock, 2, 1e6)
+    assert reason and "2 free slots and has begun no claim for 543 s" in reason
+    assert liveness.failure_reason is None, "its running jobs continue"
+    liveness.claims()
+    liveness.rests()
+    assert liveness.not_ready_reason is None
+    assert await checked(liveness, clock, 0, 1e6) is None
+
+
+async def test_the_fleet_knows_a_worker_that_leaves_jobs_waiting(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, clock: Clock
+) -> None:
+    """One slot is lost, and the job in the other does not end."""
+    running, waiting = toy_job(phase="gated", num_inference_steps=20), toy_job()
+    liveness = Liveness(clock)
+    async with at_work(pipeline, layout, queue, store, slots=2, liveness=liveness) as (worker, _):
+        await queue.put(running)
+        pipeline.gate.open(3)
+        await until(lambda: has_step(queue, running.id, 2))
+        lost = worker._capacity.enter(1)
+        worker.end_waiting_claim()
+        await queue.put(waiting)
+        await queue.redis.zadd(keys.waiting(SPEC.name), {waiting.id: 1}, xx=True)
+        await worker._registration.announce()
+        assert await status(queue) == (1, True)
+        clock.now += CLAIM_S + 1
+        await worker._registration.announce()
+        assert await status(queue) == (1, False)
+        assert liveness.leaves_jobs_waiting
+        lost.release()
+        pipeline.gate.open()
+        assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
+        await worker._registration.announce()
+        assert await status(queue) == (1, True)
 
 
 def test_idle_connections_do_not_block_probes(page: HealthPage, http: httpx.Client) -> None:

@@ -22,7 +22,7 @@ from models.wan.request import WanRequest
 from models.wan.request_videos import video_frames
 from models.wan.vace_images import vace_inputs as inputs_of_vace
 from service.settings.limits import LimitSettings
-from tests.hostile_images import HOSTILE_VIDEOS, video
+from tests.hostile_images import HOSTILE_VIDEOS, transparent_video, video
 from tests.models.wan.test_request import FIELDS
 from tests.workers.toy import SPEC
 from workers.media import sent_videos
@@ -103,6 +103,13 @@ async def test_animate_gets_the_same_pixels() -> None:
             for files in (images, frames)
         ]
         np.testing.assert_array_equal(*read)
+
+
+async def test_transparent_pixels_become_white() -> None:
+    """The confined process may use the decoder of alpha channels."""
+    frames = await scaled({"control_video": transparent_video()})
+    with Image.open(io.BytesIO(frames["control_video.1"])) as frame:
+        assert min(frame.convert("RGB").getpixel((40, 44))) > 250
 
 
 async def test_a_request_without_videos_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
+from collections.abc import Mapping
 
 import pytest
 from PIL import Image
 
+from models.interface.pipeline import Fields, PreparedRow
 from models.media.scaling import FrameScaling
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState
@@ -29,6 +32,7 @@ WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
 LEAST_READING_S = 0.05
 """Least time of a process that starts, decodes three frames and scales them."""
+READING_S = 0.2
 ROUNDED_S = 1e-5
 """Rounding of a few amounts in millionths."""
 
@@ -197,6 +201,36 @@ async def test_reading_a_video(
     assert job.usage.device_seconds > LEAST_READING_S
     both_s = plain.usage.device_seconds + job.usage.device_seconds
     assert await charged(queue, job) == pytest.approx(both_s, abs=ROUNDED_S)
+
+
+class ReadingPipeline(ToyPipeline):
+    """Toy that takes `READING_S` of CPU time to read a request's images."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
+        began = time.thread_time()
+        while images and time.thread_time() - began < READING_S:
+            pass
+        return super().prepare(fields, images)
+
+
+@pytest.mark.parametrize(
+    ("width", "state"), [(32, JobState.SUCCEEDED), (33, JobState.FAILED)], ids=["good", "refused"]
+)
+async def test_reading_images(
+    layout: Layout, queue: Queue, store: Store, width: int, state: JobState
+) -> None:
+    """The images are read once for each output, also of a job that its model refuses then."""
+    pipeline = ReadingPipeline()
+    pipeline.gate.open()
+    outputs = 2 if state is JobState.SUCCEEDED else 1  # the first failure cancels the others
+    job = toy_job(num_images=outputs, width=width, image="inputs/a/image")
+    await store.put("inputs/a/image", b"a file", "image/png")
+    async with at_work(pipeline, layout, queue, store):
+        await queue.put(job, limits=LIMITS)
+        job = await ended(queue, job)
+    assert job.state is state
+    assert job.usage.device_seconds >= outputs * READING_S
+    assert await charged(queue, job) == pytest.approx(job.usage.device_seconds, abs=ROUNDED_S)
 
 
 async def test_a_video_that_cannot_be_read(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 from redis.exceptions import RedisError
+from starlette.types import Receive, Scope, Send
 
 from service.errors.handlers import log
 from service.errors.problems import Problem
@@ -51,35 +52,53 @@ def stream_job(call: Call, job: Job, form: EventFormat, waiting: Hold) -> Respon
     Args:
         waiting: counts the open stream, which takes ownership of it.
     """
-    events = _stream(call, job, form, waiting.transfer())
-    headers = job_headers(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(events, headers=headers, media_type=EVENTS)
+    return _JobStream(call, job, form, waiting.transfer())
 
 
-async def _stream(call: Call, job: Job, form: EventFormat, waiting: Hold) -> AsyncIterator[bytes]:
-    front, is_left = call.front, True
-    hold = front.bodies.hold(waiting.client)
-    try:
-        for message in form.begin():
-            yield message
-        async for event in events_of(front, job.id, "0"):
-            if event is None:
-                yield KEEP_ALIVE
-            elif event.name == "preview":
-                for message in form.preview(event):
-                    yield message
-        is_left = False
-        for message in await _final_events(call, job, form, hold):
-            for part in slices(message):
-                yield part
-    except (RedisError, StoreError) as error:
-        is_left = False
-        log.warning("a stream of %s was interrupted: %s", job.id, error)
-    finally:
-        hold.close()
-        waiting.close()
-        if is_left:
-            cancel_in_background(call, job)
+class _JobStream(StreamingResponse):
+    """Stream of a job's events, which cancels the job if the client leaves.
+
+    Not in a `finally` of the events: those of a client that has left before the first are not
+    begun, and a generator that is not begun does not run it.
+    """
+
+    def __init__(self, call: Call, job: Job, form: EventFormat, waiting: Hold) -> None:
+        self._call, self._job, self._form = call, job, form
+        self._waiting = waiting
+        self._is_left = True
+        headers = job_headers(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(self._events(), headers=headers, media_type=EVENTS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream the events until the job ends or the client leaves."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._waiting.close()
+            if self._is_left:
+                cancel_in_background(self._call, self._job)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        call, job, form = self._call, self._job, self._form
+        hold = call.front.bodies.hold(self._waiting.client)
+        try:
+            for message in form.begin():
+                yield message
+            async for event in events_of(call.front, job.id, "0"):
+                if event is None:
+                    yield KEEP_ALIVE
+                elif event.name == "preview":
+                    for message in form.preview(event):
+                        yield message
+            self._is_left = False
+            for message in await _final_events(call, job, form, hold):
+                for part in slices(message):
+                    yield part
+        except (RedisError, StoreError) as error:
+            self._is_left = False
+            log.warning("a stream of %s was interrupted: %s", job.id, error)
+        finally:
+            hold.close()
 
 
 async def _final_events(call: Call, job: Job, form: EventFormat, hold: Hold) -> Iterator[bytes]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from openai import APIError, AsyncOpenAI, AsyncStream
+from starlette.types import Message
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
+from service.jobs.redis.keys import PREFIX
 from service.routes.compat.openai.image_stream import PartialImages
 from tests.service.eventually import eventually
 from tests.service.standin import StandIn, picture
@@ -65,6 +70,48 @@ async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn)
 async def test_each_image_of_several_has_its_event(client: AsyncOpenAI, pool: StandIn) -> None:
     stream = await client.images.generate(prompt="a cat", n=2, stream=True)
     assert len([event async for event in stream]) == 2
+
+
+@pytest.mark.parametrize("is_begun", [True, False], ids=["while it waits", "before it begins"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/images/generations", {"prompt": "a cat"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a cat"}]}),
+        ("/v1/responses", {"input": "a cat", "tools": [{"type": "image_generation"}]}),
+    ],
+)
+async def test_a_client_that_leaves_before_the_first_event_cancels_its_job(
+    app: FastAPI, queue: Queue, pool: StandIn, path: str, body: dict[str, Any], is_begun: bool
+) -> None:
+    """A client that reads nothing leaves before the stream's events are begun."""
+    pool.may_finish.clear()
+    sent = json.dumps({**body, "stream": True}).encode()
+    messages = [{"type": "http.request", "body": sent}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        """Discard the message, as servers do for a client that has left."""
+        if not is_begun:
+            await asyncio.Event().wait()
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {
+        **{"type": "http", "method": "POST", "path": path, "raw_path": path.encode()},
+        **{"headers": headers, "query_string": b"", "http_version": "1.1", "scheme": "http"},
+        **{"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "root_path": ""},
+    }
+    await app(scope, receive, send)
+
+    async def is_canceled() -> bool:
+        (job_id,) = await queue.redis.zrange(f"{PREFIX}jobs", 0, -1)
+        job = await queue.get(job_id)
+        return job is not None and job.state is JobState.CANCELED
+
+    await eventually(is_canceled)
+    assert not app.state.front.waits.all
 
 
 async def test_a_failure_is_raised_by_the_client(client: AsyncOpenAI, pool: StandIn) -> None:
