@@ -140,7 +140,7 @@ def _load_file(
     base: str | None,
     how: Mapping[str, Any],
 ) -> Pipeline:
-    """Load the model of a single file. Raises: as `load`."""
+    """Load a model from a single weight file. Raises: as `load`."""
     keys = import_module(".checkpoint.single_file", __package__).shapes_of(file)
     folder = resolve(base or base_of(file), patterns=CONFIGS)
     class_name = _class_of(folder, how)
@@ -163,7 +163,7 @@ def _load_file(
 
 
 def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
-    """Return the class of a checkpoint's pipeline.
+    """Return the class of a checkpoint's pipeline, in diffusers' naming.
 
     Raises: CheckpointError: `pipeline` is set, and this checkpoint does not support it.
     """
@@ -211,7 +211,7 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
 
 
 def _place(source: str) -> tuple[Path, Path | None]:
-    """Return the folder of an additional checkpoint, and its weight file, if any."""
+    """Return the folder of an additional checkpoint, such as a refiner, and any weight file."""
     if file := single_file(source):
         return resolve(base_of(file), patterns=CONFIGS), file
     return resolve(source), None

@@ -71,7 +71,7 @@ async def _profile(
 
 
 async def _named(queue: Queue, name: str) -> list[str]:
-    """Return the running workers of that name. Raises: Refused: none."""
+    """Return the running workers of that pool or worker name. Raises: Refused: none."""
     running = await _running(queue)
     matches = [pool for pool in running if name in (pool, pool.rpartition("-")[0])]
     if not matches:
@@ -116,7 +116,7 @@ async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str,
 async def _wait_for_state(
     queue: Queue, pool: str, request: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
-    """Wait until the worker's answer has one of these states, or a later one.
+    """Wait until the state of a worker's profile is one of these, or a later one.
 
     Returns None after the timeout, or if the worker has exited.
     """

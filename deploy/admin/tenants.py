@@ -61,7 +61,7 @@ def change(settings: Settings, name: str, changes: Mapping[str, str], reason: st
 
 
 def remove(settings: Settings, name: str, reason: str) -> None:
-    """Remove a tenant's record. Raises: ConfigError. NotThere: no such record."""
+    """Remove a tenant's record. Raises: ConfigError. NotFound: no such record."""
 
     def act(records: Records) -> Records:
         if records.pop(name, None) is None:

@@ -11,7 +11,7 @@ MAX_LABEL_CHARS = 80
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier keys`."""
+    """Add the command `atelier keys` and its options to the parser."""
     api_keys = commands.add_parser("keys", help="create, list, revoke, export and import API keys")
     acts = api_keys.add_subparsers(required=True, metavar="act")
     create = acts.add_parser("create", help="create a key and print it once")

@@ -37,7 +37,7 @@ BUSY_S, BUSY_TRIES = 2.0, 60
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier verify`."""
+    """Add the command `atelier verify` and its options to the parser."""
     parser = commands.add_parser(
         "verify",
         help="generate files again from their recipes, and compare the pixels "
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Verify each target: 1 if one differs, else 2 if one cannot be decided."""
+    """Run `atelier verify`: return 1 if one target differs, else 2 if one cannot be decided."""
     return call_server(args, lambda client: _verify(client, args))
 
 

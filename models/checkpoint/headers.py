@@ -56,7 +56,7 @@ def read_header(path: Path, file: WeightFile) -> WeightHeader:
 
 
 def header_stop(path: Path, file: WeightFile) -> int:
-    """Return the offset after a header, without validating that of safetensors.
+    """Return the offset at which a weight file's header ends; safetensors are not validated.
 
     Raises: OSError; CheckpointError: a damaged GGUF file.
     """

@@ -59,7 +59,7 @@ class Filling:
 
     @property
     def is_whole(self) -> bool:
-        """True if the tensor can only be read completely."""
+        """True if the tensor cannot be read by rows."""
         return self.prepare is not None
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:

@@ -79,7 +79,7 @@ def share_of(config: FluxControlNetConfig, transformer: FluxConfig) -> float:
 
 
 def _work(network: nnx.Module) -> float:
-    """Return the multiplications of one step per image token, excluding text."""
+    """Return a network's multiplications in one step per image token, excluding text."""
     return sum(
         float(leaf.size)
         for path, leaf in flat_parameters(network).items()

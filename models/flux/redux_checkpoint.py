@@ -100,7 +100,7 @@ def _checkpoint(
     embedder: Path | ComponentFiles,
     encoder: tuple[Path, Path],
 ) -> ReduxCheckpoint:
-    """Build the checkpoint's description.
+    """Build the description of a Redux checkpoint.
 
     Args:
         encoder: folders of the image encoder and of its preprocessor's config.

@@ -146,7 +146,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         )
 
     def read(self, fields: Fields) -> Request:
-        """Read a resolved request as the family's class. Raises: RequestError."""
+        """Parse a resolved request as the family's request class. Raises: RequestError."""
         return read_request(self.REQUEST, fields)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -200,7 +200,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Extrapolate from the negative prompt's prediction past the prompt's prediction."""
+        """Apply classifier-free guidance: extrapolate from the negative prompt's prediction."""
         scale = values[self.SCALE][:, *(None,) * (output.ndim - 2)]
         return classifier_free(output[:, 0], output[:, 1], scale)
 

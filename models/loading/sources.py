@@ -117,23 +117,23 @@ class Shapes:
         return abstract
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
-        """Return an abstract preview."""
+        """Return an abstract preview layer, without fitting it."""
         return abstract_preview(latent_channels)
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of CLIP's, since no files are read."""
         return BlankTokenizer()
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of T5's, since no files are read."""
         return BlankTokenizer()
 
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of Qwen's, since no files are read."""
         return BlankTokenizer()
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of Gemma's, since no files are read."""
         return BlankTokenizer()
 
 

@@ -375,7 +375,7 @@ class LTX2Transformer(nnx.Module):
         return (selected[:, None] & perturbed.skip_self,)
 
     def rope(self, sizes: LatentSizes) -> tuple[tuple[HeadRotaryTable, HeadRotaryTable], ...]:
-        """Return each stream's RoPE: within the stream, and by time only for the other stream."""
+        """Return each stream's RoPE: for attention within it, and by time only between streams."""
         config = self.config
         seconds = max(config.pos_embed_max_pos, config.audio_pos_embed_max_pos)
         video = video_places(config, sizes.grid, sizes.fps)
@@ -401,7 +401,7 @@ class LTX2Transformer(nnx.Module):
 
 
 def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.Param[Any]:
-    """Return `count` learned vectors, the modulations for shared vectors of zero."""
+    """Create `count` learned modulation vectors, to which shared vectors are added."""
     vectors = jax.random.normal(rngs.params(), (count, width), param_dtype)
     return nnx.Param(vectors / width**0.5, axes=(None, "embed"))
 
@@ -409,7 +409,7 @@ def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> 
 def with_offsets(
     offsets: Float[Array, "count width"], vectors: Float[Array, "batch times _count width"]
 ) -> list[Float[Array, "batch times width"]]:
-    """Add a block's table to the shared modulation vectors.
+    """Add a block's learned vectors to the shared modulation vectors.
 
     Source: Chen et al. 2023 (PixArt-α), section 2.3.
     """

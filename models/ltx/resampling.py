@@ -99,5 +99,5 @@ def _filtered(
 
 
 def _repeated(x: Signal, before: int, after: int) -> Signal:
-    """Pad with copies of the first and last sample."""
+    """Pad a signal with copies of its first and last sample."""
     return jnp.pad(x, ((0, 0), (before, after), (0, 0)), mode="edge")

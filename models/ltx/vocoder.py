@@ -31,7 +31,7 @@ QUIETEST = 1e-5
 
 
 class Leaky(nnx.Module):
-    """Leaky ReLU activation as a module."""
+    """Leaky ReLU activation, as a module."""
 
     def __init__(self, slope: float) -> None:
         self.slope = slope
@@ -61,7 +61,7 @@ class Snake(nnx.Module):
 
 
 class Residuals(nnx.Module):
-    """Pairs of convolutions with a residual per pair; the first of each pair is dilated."""
+    """Residual stack of a vocoder: pairs of convolutions, the first of each pair dilated."""
 
     def __init__(
         self,
@@ -203,7 +203,10 @@ class Vocoder(nnx.Module):
         )
 
     def __call__(self, mel: Float[Array, "batch frames bins_of_all"]) -> Sound:
-        """Return the waveform. A frame has its channels in order, each with its bins."""
+        """Decode a log mel spectrogram to a waveform.
+
+        A frame has its channels in order, each with its bins.
+        """
         x = self.enter(mel)
         for level in self.levels:
             x = level(x)
@@ -244,7 +247,7 @@ class ExtendedVocoder(nnx.Module):
         )
 
     def __call__(self, mel: Float[Array, "batch frames bins_of_all"]) -> Sound:
-        """Return the waveform at the higher rate, in [-1, 1]."""
+        """Decode a log mel spectrogram to a waveform at the higher rate, in [-1, 1]."""
         low = self.vocoder(mel)
         samples = low.shape[1]
         low = jnp.pad(low, ((0, 0), (0, -samples % self.config.hop_length), (0, 0)))

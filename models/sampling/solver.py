@@ -31,7 +31,7 @@ class SolverOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver:
-    """Arithmetic of one method. Fields are plain literals, written by `str` and read by `parse`."""
+    """Arithmetic of one denoising method. Fields are literals, written by `str` and parsed."""
 
     METHOD: ClassVar[str]
     """First word of the text form."""

@@ -96,7 +96,7 @@ class FlowRequest(Request, ABC):
     @property
     @abstractmethod
     def guided(self) -> bool:
-        """True if the network also evaluates a negative prompt."""
+        """True if the network also evaluates a negative prompt (classifier-free guidance)."""
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -100,7 +100,7 @@ class VaeConfig:
 
     @property
     def of_decoder(self) -> VaeConfig:
-        """Config of the decoder."""
+        """Config of the VAE's decoder."""
         return self
 
     def __post_init__(self) -> None:

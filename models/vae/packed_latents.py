@@ -45,7 +45,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
     @staticmethod
     @abstractmethod
     def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-        """Unpack tokens into latents."""
+        """Unpack tokens of 2 × 2 latents into latents [h, w, c]."""
 
     @abstractmethod
     def encode_image(

@@ -74,7 +74,7 @@ class QwenVisionConfig:
 
     @property
     def head_dim(self) -> int:
-        """Features of a head."""
+        """Features of an attention head."""
         return self.hidden_size // self.num_heads
 
     @property
@@ -132,7 +132,7 @@ class WindowedBlock(nnx.Module):
         return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
 
     def _to_all(self, q: Array, k: Array, v: Array, bias: Array) -> Array:
-        """Attend to all windows, with the queries of one window at a time."""
+        """Attend to all windows of an image, with the queries of one window at a time."""
         k, v = (part.reshape(1, -1, *part.shape[2:]) for part in (k, v))
         full_bias = bias.reshape(1, 1, 1, -1)
         attended: Array = jax.lax.map(

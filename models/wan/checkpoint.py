@@ -202,7 +202,7 @@ class WanCheckpoint:
 
 
 def has(index: Mapping[str, Any], component: str) -> bool:
-    """Return whether model_index.json lists a component with a value other than [null, null]."""
+    """Return whether `model_index.json` lists a component, other than as [null, null]."""
     return index.get(component) not in (None, [None, None])
 
 

@@ -75,7 +75,7 @@ def _values(
 def _noise(
     plan: Plan, index: int, draw: Callable[[], NDArray[Any]]
 ) -> dict[str, NDArray[Any] | np.float32]:
-    """Return a step's noise; zeros if only other steps draw, since all steps have equal keys."""
+    """Return a step's noise; zeros if only other steps draw noise: all steps have equal keys."""
     if not plan.draws.any():
         return {}
     noise = draw()

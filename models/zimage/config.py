@@ -14,7 +14,7 @@ MAX_CONDITION = 256
 
 
 def filled(tokens: int) -> int:
-    """Return the number of tokens after padding to `MULTIPLE`."""
+    """Return the number of caption tokens after padding to `MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
 
 

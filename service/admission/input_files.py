@@ -174,7 +174,7 @@ def _payload(uri: str) -> str:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Split the text into slices that never cut a percent-encoded character."""
+    """Split encoded text into slices that never cut a percent-encoded character."""
     start = 0
     while start < len(text):
         end = start + _SLICE_CHARS

@@ -147,7 +147,7 @@ def _parsed(texts: Iterable[str]) -> list[ApiKey]:
 
 
 def id_of(text: str) -> str:
-    """Return the public part of a key's text: its id. Other texts are returned unchanged."""
+    """Return the public id in an API key's text. Other texts are returned unchanged."""
     prefix, _, rest = text.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else text
 

@@ -73,7 +73,7 @@ class LineRunner:
                 await self._pause(float(busy.headers["Retry-After"]))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before a retry. Raises: BatchStopping."""
+        """Wait before retrying a batch line. Raises: BatchStopping."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, LONGEST_PAUSE_S)):
                 await self.stopping.wait()

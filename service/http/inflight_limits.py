@@ -119,7 +119,7 @@ class Hold:
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """Split a body so that each slice is sent after the client has received the previous ones.
+    """Split a response body, so that a slice is sent once the client has the previous ones.
 
     The last slice is empty. When it has been sent, the client has received the rest.
     """
@@ -148,13 +148,13 @@ class HeldResponse(Response):
 
 
 def bodies_of(limits: LimitSettings) -> SharedLimit:
-    """Limit the bytes of bodies and outputs."""
+    """Create the limit of request bodies and outputs that are in memory at a time."""
     total = limits.max_inflight_bytes
     return SharedLimit("bytes in flight", "too_many_bytes", total, total // 2)
 
 
 def waits_of(server: ServerSettings) -> SharedLimit:
-    """Limit the requests that wait for a job. A quarter of all connections stays free of them."""
+    """Create the limit of requests that wait for a job; a quarter of all connections stays free."""
     connections = max_connections(server)
     each = server.max_waiting or max(1, connections // 4)
     return SharedLimit("waiting requests", "too_many_waiting", max(1, 3 * connections // 4), each)

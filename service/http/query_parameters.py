@@ -48,7 +48,7 @@ def _parameter_names(request: Request) -> Sequence[str]:
 
 
 def _declared(dependant: Dependant) -> list[str]:
-    """Collect the query parameters of a route and its dependencies."""
+    """Collect the names of query parameters of a route and its dependencies."""
     names = [field.alias for field in dependant.query_params]
     return names + [name for part in dependant.dependencies for name in _declared(part)]
 

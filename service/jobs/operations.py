@@ -103,7 +103,7 @@ def pool_of_worker(name: str) -> str:
 
 @dataclass(frozen=True)
 class TakeBack(Script[JobState | None]):
-    """Return a running job to the queue."""
+    """Script call that returns a running job to the queue."""
 
     id: str
     call: str
@@ -275,7 +275,7 @@ class Operations(QueueClient):
         return rows
 
     async def _existing_jobs(self, ids: Iterable[str]) -> list[Job]:
-        """Return those of the jobs that exist."""
+        """Return the jobs with these ids that exist."""
         jobs = await asyncio.gather(*(self.run(Get(job_id)) for job_id in ids))
         return [job for job in jobs if job is not None]
 

@@ -41,7 +41,7 @@ class Records(Generic[T]):
         self._check = check
 
     async def changes(self) -> int:
-        """Return how often records of this kind were changed."""
+        """Return how often records of this kind were changed, to detect outdated copies."""
         return int(await self._redis.get(self._changes_key) or 0)
 
     async def all(self) -> dict[str, T]:

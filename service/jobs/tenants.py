@@ -63,6 +63,6 @@ def _check(name: str) -> None:
 
 
 def _parsed(text: str) -> TenantSettings:
-    """Parse a record; fields of a newer Atelier are ignored."""
+    """Parse a tenant's record; fields of a newer Atelier are ignored."""
     names, record = TenantSettings.model_fields.keys(), json.loads(text)
     return TenantSettings(**{key: value for key, value in record.items() if key in names})

@@ -59,7 +59,7 @@ async def replay_request(
 
 
 async def _served(front: FrontEnd, name: str | None, fingerprint: str) -> ModelSpec:
-    """Find the model, or version of an alias, with these weights.
+    """Find the model, or version of an alias, with a recipe's weights.
 
     Raises: Unverifiable, Unavailable.
     """

@@ -33,7 +33,7 @@ FORM = 1
 
 
 class Unverifiable(Exception):
-    """Unverifiable file. The message states the reason."""
+    """Error of a file that cannot be verified. The message states the reason."""
 
 
 @dataclass(frozen=True)

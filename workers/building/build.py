@@ -61,7 +61,7 @@ def build(
     Changes the JAX configuration of this process.
 
     Args:
-        tell: called with each program.
+        on_program: called with each program.
 
     Raises:
         ConfigError: the settings lack a required name, or do not fit the devices.

@@ -54,7 +54,7 @@ class BuildReport:
     """Programs of a build so far. Thread-safe.
 
     Args:
-        tell: called with each program.
+        on_program: called with each program.
     """
 
     on_program: Callable[[ProgramOutcome], None]

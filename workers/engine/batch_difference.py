@@ -36,7 +36,7 @@ def levels(
         state: the row after encoding.
         given_up: once set, no further step is begun.
 
-    Raises: GivenUp.
+    Raises: MeasurementCanceled.
     """
     batch_layouts = sorted(
         {
@@ -71,7 +71,7 @@ def stepped(
 
     Other rows of a batch do not change a row's bits within one program.
 
-    Raises: GivenUp.
+    Raises: MeasurementCanceled.
     """
     row = Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
     while not row.all_sent:

@@ -74,7 +74,7 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
 def generation_errors(doing: str) -> Iterator[None]:
     """Convert errors inside the context to the failure of one image.
 
-    Raises: GenerationFailed; EngineDied, StoreError and UnfitSnapshot unchanged.
+    Raises: GenerationFailed; EngineFailed, StoreError and UnfitSnapshot unchanged.
     """
     try:
         yield

@@ -109,7 +109,7 @@ class Machinery:
     step_loop: StepLoop
 
     async def idle(self) -> None:
-        """Wait until the work of all images, canceled ones too, has ended. Raises: EngineDied."""
+        """Wait until the work of all images, canceled ones too, has ended. Raises: EngineFailed."""
         empty: asyncio.Future[None] = self.stages.loop.create_future()
         on_empty = partial(self.stages.loop.call_soon_threadsafe, empty.set_result, None)
         self.step_loop.when_empty(on_empty)
@@ -133,7 +133,7 @@ class Generation:
 
         Raises:
             GenerationFailed: this image cannot be generated; other images are unaffected.
-            EngineDied: this process can generate no more images.
+            EngineFailed: this process can generate no more images.
             StoreError: an adapter's file cannot be fetched now.
         """
         upscale = self._request.fields.get(UPSCALE)

@@ -54,7 +54,7 @@ class ImagePass:
 
         Args:
             row: the finished row of the first pass.
-            around_s: device-seconds between the passes, in addition to the row's.
+            extra_s: device-seconds between the passes, in addition to the row's.
         """
         images = {**self.images, self.begins_with: image}
         return replace(

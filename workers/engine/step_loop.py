@@ -61,7 +61,7 @@ class StepLoop:
     Args:
         slots: maximum number of rows stepped together; further rows wait in order.
         fetch: copies an array to the host once it is computed.
-        on_death: called in the loop's thread with an error that has ended the loop itself.
+        on_failure: called in the loop's thread with an error that has ended the loop itself.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class StepLoop:
         """Pause a row: send no further step of it.
 
         Args:
-            on_still: called once, in the loop's thread, when no step of the row is in flight; never
+            on_idle: called once, in the loop's thread, when no step of the row is in flight; never
                 called for a row that has left the loop.
         """
         row.on_idle, row.paused = on_idle, True

@@ -104,7 +104,7 @@ def load_upscalers(
     """Load a model's upscalers onto one device, and add them to its spec.
 
     Args:
-        held: upscalers that the process has loaded already; updated.
+        cache: upscalers that the process has loaded already; updated.
 
     Raises: ConfigError, CheckpointError: one is unusable; states the reason.
     """

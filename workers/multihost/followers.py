@@ -62,7 +62,7 @@ class Followers:
     def send(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Send a message to each follower. Raises: EngineDied: one is lost."""
+        """Send a message to each follower. Raises: EngineFailed: one is lost."""
         try:
             self._send(kind, fields, arrays or {})
         except ConnectionLost as error:
@@ -74,7 +74,7 @@ class Followers:
     ) -> None:
         """Send a message to each follower, and wait for all answers. One thread at a time.
 
-        Raises: EngineDied: one is lost.
+        Raises: EngineFailed: one is lost.
         """
         self._answers = 0  # no answer can arrive before the question
         self.send(kind, fields, arrays)

@@ -92,7 +92,7 @@ class ImageRunner(Observer):
             images: input images of the request by path, with videos replaced by their frames.
             digests: SHA-256 of the input images as sent, by path.
 
-        Raises: GenerationFailed, EngineDied, StoreError, NoVerdict.
+        Raises: GenerationFailed, EngineFailed, StoreError, NoVerdict.
         """
         self._images, self._digests = images, digests
         job, snapshots = self._context.job, self._context.snapshots

@@ -30,7 +30,7 @@ class StoredLoras:
     Args:
         configured: adapters of the settings.
         folder: cache of downloaded files; several workers may share it.
-        keep_bytes: size limit of the cache; the least recently used files are evicted.
+        cache_bytes: size limit of the cache; the least recently used files are evicted.
     """
 
     def __init__(

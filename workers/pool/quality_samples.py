@@ -107,7 +107,7 @@ class QualitySamples:
             await self._offered.wait()
 
     async def _measure_next(self, served: ServedOutput) -> None:
-        """Measure one output, or drop it after too many attempts. Raises: EngineDied."""
+        """Measure one output, or drop it after too many attempts. Raises: EngineFailed."""
         served.attempts += 1
         if served.attempts > MAX_ATTEMPTS:
             return self._end(served, DROPPED)
@@ -116,7 +116,7 @@ class QualitySamples:
         self._end(served, outcome)
 
     async def _measure(self, served: ServedOutput) -> str:
-        """Regenerate an output exactly, record its PSNR; return the outcome. Raises: EngineDied."""
+        """Regenerate an output exactly, and record its PSNR. Raises: EngineFailed."""
         hide_prompts(served.fields)
         try:
             return await self._regenerate(served)

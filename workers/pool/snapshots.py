@@ -299,7 +299,7 @@ class Snapshots:
                 )
 
     async def _store_and_record(self, number: int, row: Row) -> None:
-        """Store and record an image's snapshot. Raises: StoreError, EngineDied."""
+        """Store and record an image's snapshot. Raises: StoreError, EngineFailed."""
         started = time.perf_counter()
         try:
             snapshot = await self._store(number, row)

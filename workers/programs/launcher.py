@@ -78,7 +78,7 @@ class Launcher(Protocol):
     def wait(self, results: PyTree) -> PyTree:
         """Wait for a program's results.
 
-        Raises: the program's error; EngineDied: the engine failed.
+        Raises: the program's error; EngineFailed: the engine failed.
         """
         ...
 

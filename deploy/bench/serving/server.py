@@ -180,7 +180,7 @@ class Server:
         return job
 
     async def _files(self, answer: RequestOutcome, job: Mapping[str, Any]) -> float:
-        """Download the files of a successful job; return the seconds."""
+        """Download the output files of a successful job; return the seconds."""
         if not self._fetch or answer.outcome != SUCCEEDED:
             return 0.0
         began, headers = time.perf_counter(), self._headers(answer.timed_request.tenant)
@@ -197,7 +197,7 @@ class Server:
 
 
 def _refused(answer: RequestOutcome, response: httpx.Response) -> None:
-    """Record a refusal with the server's error code."""
+    """Record a request's refusal with the server's error code."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
         problem = response.json()

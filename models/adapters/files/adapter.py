@@ -54,7 +54,7 @@ class StoredArray:
         return self.array.dtype == np.uint16
 
     def __getitem__(self, index: Any) -> StoredArray:
-        """Return a part of the array."""
+        """Return an indexed part of the array, in the file's dtype."""
         return StoredArray(self.array[index])
 
     def float32(self) -> np.ndarray:
@@ -189,7 +189,7 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """Highest rank of a layer."""
+        """Highest rank of the adapter's layers."""
         return max(change.rank for change in self._changes())
 
     @property

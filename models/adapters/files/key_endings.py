@@ -132,7 +132,10 @@ def by_layer(
 
 
 def _parted(key: str, names: Names) -> tuple[str, Kind, NamedLayers | None]:
-    """Split a key into a layer's name and the array's role; the goal is None without a match."""
+    """Split a file's key into layer name and role of the array, with the layers of that name.
+
+    The last is None if the model has no such layer.
+    """
     for name, kind in (*_readings(key), *_readings(_unwrapped(key))):
         goal = names.find(name)
         if goal is None and ".processor" in name:
@@ -150,13 +153,13 @@ def _readings(key: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _unwrapped(key: str) -> str:
-    """Return a key without an adapter's name and the names of wrappers; empty: it has none."""
+    """Strip adapter names and wrappers from a file's key; return an empty text if it has none."""
     plain = _WRAPPER.sub("", _ADAPTER_NAME.sub(r"\1", key))
     return "" if plain == key else plain
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Return the first keys in order, for messages."""
+    """Format the first of these keys, in order, for messages."""
     ordered = sorted(keys)
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     return ", ".join(map(shown, ordered[:SHOWN])) + more

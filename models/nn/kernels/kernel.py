@@ -32,7 +32,7 @@ class AttentionOutput(NamedTuple):
 
 @runtime_checkable
 class Kernel(Protocol):
-    """Type of attention kernels: softmax(q kᵀ · scale) v over the keys that count.
+    """Type of attention kernels: softmax(q kᵀ · scale) v over the unmasked keys.
 
     q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim]; keys, the mask of keys
     that count, [kv_tokens]; None: all. If no key counts, `log_sum` is NOTHING or less.

@@ -46,14 +46,17 @@ def model_in_body(body: Mapping[str, Any]) -> Any:
 
 
 async def model_of(call: Call, body: TextToImage) -> ModelSpec:
-    """Return the specification of a request's model. Raises: Problem: no such model."""
+    """Return the specification of the model for an AUTOMATIC1111 request.
+
+    Raises: Problem: no such model.
+    """
     options = body.override_settings or {}
     name = options.get("sd_model_checkpoint") or await selected_model(call)
     return await _image_model(call, name, "override_settings.sd_model_checkpoint")
 
 
 async def _without_file(call: Call, name: str) -> str:
-    """Return a checkpoint's title without its hash and ending, if a model has the rest as its name.
+    """Return the model name in an AUTOMATIC1111 checkpoint title, without hash and extension.
 
     AUTOMATIC1111's titles are `NAME.safetensors [HASH]`.
     """

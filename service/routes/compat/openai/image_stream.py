@@ -34,7 +34,7 @@ EDIT: Kind = "image_edit"
 
 
 class ImageEvent(View):
-    """Data of an event, whose SSE `event` field equals `type`."""
+    """Data of an event of OpenAI's image stream; its SSE `event` field equals `type`."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.EVENT))
 
@@ -61,7 +61,7 @@ class ImageEvent(View):
 
 @dataclass
 class PartialImages:
-    """Selection of `max_count` previews, distributed evenly over the steps."""
+    """Selection of `max_count` previews of a streamed job, distributed evenly over the steps."""
 
     max_count: int
     sent: int = 0
@@ -112,7 +112,7 @@ class ImageEvents:
         )
 
     def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield an event for each image."""
+        """Yield an event for each finished image."""
         for data in files:
             yield _serialized(
                 ImageEvent(
