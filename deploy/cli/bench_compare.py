@@ -135,7 +135,7 @@ class Turns:
             return await measured_turn(server, self._trace, self._args.patience)
 
     async def _planned(self, server: Server) -> list[TimedRequest]:
-        """Return the comparison's requests, from the trace file or the defaults."""
+        """Return the comparison's requests: a trace file's, or the defaults. Raises: UsageError."""
         from deploy.bench.serving.compare import default_trace
         from deploy.bench.serving.timed_request import read_trace
 

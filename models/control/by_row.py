@@ -61,7 +61,7 @@ def hints(
 
 
 def gathered_network(network: Module) -> Module:
-    """Return a ControlNet with its weights gathered, for the program that runs it."""
+    """Return a ControlNet with its sharded weights gathered, for the program that runs it."""
     graph, state = nnx.split(network)
     merged: Module = nnx.merge(graph, gather_for_use(state))
     return merged
@@ -73,7 +73,7 @@ def residuals(
     values: Mapping[str, Array],
     inputs: Sequence[Float[Array, "rows prompts ..."]],
 ) -> PyTree:
-    """Return a ControlNet with its sharded weights gathered, for the program that runs it.
+    """Return the residuals of all rows' controls for the controlled network: [rows · prompts, ...].
 
     Scaled and summed as in diffusers' MultiControlNetModel. The layout's batch parts each run one
     row at a time, in parallel. Rows with different ControlNets wait for each other.

@@ -23,7 +23,7 @@ log = logging.getLogger("atelier")
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Move usage ledger files from Redis to the store, every `reap_every_s`."""
+    """Move usage ledger files from Redis to the store every `reap_every_s`, with retries."""
     holder = secrets.token_hex(8)
     while True:
         try:

@@ -107,7 +107,7 @@ async def move_acts(redis: Redis, store: Store) -> None:
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Move audit records from Redis to the store, every `reap_every_s`."""
+    """Move audit records from Redis to the store every `reap_every_s`, with retries."""
     while True:
         try:
             await move_acts(front.queue.redis, front.store)

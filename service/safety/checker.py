@@ -60,7 +60,7 @@ class SafetyChecker:
         self._slots = FairLimiter(settings.max_checks, max(1, settings.max_checks // 2))
 
     async def check(self, safety_check: SafetyCheck, client: str) -> None:
-        """Return if the hook allows it, or gives no verdict and the policy allows that.
+        """Check content by the safety hook; a missing verdict counts as the policy says.
 
         Args:
             client: client whose concurrency limit applies.

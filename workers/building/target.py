@@ -71,7 +71,7 @@ class Target:
         loading.set_flags(pool, model, chip, registry.family(model.source, model.base))
 
     def devices(self) -> Sequence[jax.Device]:
-        """Return the devices of the worker.
+        """Return the devices of the worker to compile for.
 
         Raises: ConfigError: too few devices; PlanError: libtpu does not support them.
         """

@@ -42,7 +42,7 @@ class CalibrationTarget:
 def opened(
     settings: Settings, target: CalibrationTarget, out: Path | None = None
 ) -> Iterator[tuple[ImageGenerator, Path]]:
-    """Yield a drawer of the model, and the path of its presets file.
+    """Load a model to calibrate; yield its image generator, and the path of its presets file.
 
     Args:
         out: path of the presets file; None: next to the checkpoint.

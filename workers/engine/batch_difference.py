@@ -17,7 +17,7 @@ from workers.programs.step_latency import BatchLayout
 
 
 class MeasurementCanceled(Exception):
-    """Raised when the measurement is canceled."""
+    """End of the comparison of batch layouts because it is canceled."""
 
 
 def levels(

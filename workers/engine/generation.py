@@ -97,7 +97,7 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class Machinery:
-    """Parts of an engine that generations share."""
+    """Parts of an engine that all generations share."""
 
     pipeline: Pipeline
     launcher: Launcher
@@ -328,13 +328,13 @@ class Generation:
 
 
 class CompilationsOnly(Observer):
-    """Observer that passes on compilations to charge, but no stages."""
+    """Observer of a second pass that forwards compilations to charge, but no stages."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def on_compile(self, compilation: Compilation) -> None:
-        """Pass the compilation on."""
+        """Forward the compilation to the image's observer."""
         self._observer.on_compile(compilation)
 
 
@@ -380,7 +380,7 @@ async def denoise(
 
 
 def resolve(ended: asyncio.Future[Row], row: Row, failure: GenerationFailed | None) -> None:
-    """Complete the future with the row or its failure."""
+    """Complete an image's future with its row or its failure."""
     if ended.done():  # canceled in the meantime
         return
     if failure is None:

@@ -135,11 +135,11 @@ class Stages:
             self.failure.set_result(failure)
 
     def close(self) -> None:
-        """Accept no more functions; running ones continue to their end."""
+        """Accept no more functions in the stages' threads; running ones continue to their end."""
         for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)
 
 
 async def ready(*programs: Future[Any]) -> None:
-    """Wait for programs that other images may also await; canceling does not cancel them."""
+    """Wait for compiled programs that other images may await, too; cancels none of them."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))

@@ -94,7 +94,7 @@ def upscalers_for(settings: Settings, spec: ModelSpec) -> dict[str, UpscalerSett
 
 
 def _is_served(name: str, model: ModelSettings, by: str) -> bool:
-    """Return whether the workers of a model serve this one, too."""
+    """Return whether the workers of one model also serve another."""
     return name == by or (model.is_served_by_base and model.base == by)
 
 

@@ -54,7 +54,7 @@ class Sound:
     rate_hz: int
 
     def lasting(self, seconds: float) -> Sound:
-        """Return the sound cut, or padded with silence, to that length."""
+        """Return the sound cut or padded with silence to that length."""
         count = round(seconds * self.rate_hz)
         samples = self.samples[:, :count]
         return Sound(np.pad(samples, ((0, 0), (0, count - samples.shape[1]))), self.rate_hz)
@@ -148,7 +148,7 @@ def _video(
 
 
 def _add_track(container: Any, sound: Sound, codec: str) -> Any:
-    """Add a sound stream to a container that is being written.
+    """Add a sound stream to a video container that is being written.
 
     Raises: ValueError: more than two channels.
     """

@@ -151,7 +151,7 @@ class ProgramCache:
         programs.awaited.remove(need)
 
     def _drop(self, programs: BucketPrograms, need: ProgramNeeds) -> None:
-        """Drop programs that no other image awaits; the rest stays, to avoid compiling it twice."""
+        """Drop queued programs that no other image awaits; the rest stays."""
         wanted = {
             other.step_kinds.get(name)
             for other in self._alive

@@ -104,7 +104,7 @@ class StepTimes:
 
 
 def typical(seconds: Iterable[float]) -> float:
-    """Return the lower quartile: a busy host makes many steps appear slower than the device is."""
+    """Return the lower quartile of step times: a busy host makes many of them appear slower."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 4]
 

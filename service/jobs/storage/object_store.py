@@ -226,7 +226,7 @@ class Store:
         return True
 
     async def below(self, folder: str) -> list[str]:
-        """Return the sorted keys below a folder; empty if there is none. Raises: StoreError."""
+        """Return the sorted store keys below a folder; empty without any. Raises: StoreError."""
         try:
             async with self._explained("list", folder):
                 entries = obstore.list(self._store, prefix=folder)

@@ -43,7 +43,7 @@ def _parse_and_check(body: Body) -> ImageRequest:
 
 @asynccontextmanager
 async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest]:
-    """Convert a line's body; errors inside name the body's fields. Raises: Problem."""
+    """Convert a batch line's image request; errors name the body's fields. Raises: Problem."""
     request = _parse(body)
     spec = (await front.models.get(request.model)).spec
     fields = to_generate_fields(request, spec)

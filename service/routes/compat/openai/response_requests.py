@@ -73,7 +73,7 @@ class ResponseRequest(CompatibleRequestBody):
     """Rejected: responses are not stored."""
 
     def tool(self) -> ImageTool:
-        """Return the tool `image_generation`. Raises: Invalid: it is absent or invalid."""
+        """Return the request's tool `image_generation`. Raises: Invalid: absent or invalid."""
         for index, tool in enumerate(self.tools):
             if tool.get("type") == TOOL:
                 return _parsed_tool(tool, f"tools.{index}")
