@@ -89,7 +89,7 @@ def load(
     parts: Mapping[str, str] = NO_PARTS,
     **how: Any,
 ) -> Pipeline:
-    """Load the model `name`.
+    """Load a model from a checkpoint: configs, tokenizers and weights.
 
     The source is a folder in diffusers' layout (local or in an object store), a hub id with an
     optional @revision, or a single file with the original keys (safetensors or GGUF).

@@ -167,7 +167,7 @@ class Client:
                 return verification
 
     def loras(self) -> list[dict[str, Any]]:
-        """List the adapters that requests may name. Raises: as `submit`."""
+        """List the adapters that the caller's requests may name. Raises: as `submit`."""
         loras: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
         return loras
 

@@ -85,7 +85,7 @@ async def _running(queue: Queue) -> list[str]:
 
 
 async def _first_accepting(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
-    """Return the first worker that accepts the request. Raises: Refused: none does."""
+    """Return the first worker that accepts a profile request. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
         busy_s = await queue.request_profile(pool, request)
@@ -101,7 +101,7 @@ async def _first_accepting(queue: Queue, pools: list[str], request: ProfileReque
 
 
 async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str, Any]:
-    """Wait for the profile that a worker records. Raises: Refused."""
+    """Wait for the profile that a worker records, and return its answer. Raises: Refused."""
     answer = None
     try:
         answer = await _wait_for_state(

@@ -105,7 +105,7 @@ def _changed(settings: Settings, act: Act, change: Callable[[Records], Records])
 
 
 def _checked(name: str, values: Any) -> TenantSettings:
-    """Validate a tenant's settings. Raises: ValueError: names the invalid settings."""
+    """Validate a tenant's settings of a command. Raises: ValueError: names the invalid ones."""
     try:
         return TenantSettings.model_validate(values)
     except ValidationError as error:

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompts(args: argparse.Namespace) -> list[str]:
-    """Return the calibration prompts. Raises: UsageError: the file is unreadable or empty."""
+    """Read the calibration prompts of the command. Raises: UsageError: unreadable or empty file."""
     from workers.calibration.prompts import PROMPTS
 
     lines = list(PROMPTS) if args.prompts is None else text_of(args.prompts).splitlines()

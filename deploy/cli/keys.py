@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 
 
 def _label(text: str) -> str:
-    """Validate a label: short, printable, on one line."""
+    """Validate a key's label: short, printable, on one line."""
     if len(text) > MAX_LABEL_CHARS or not text.isprintable():
         raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
     return text

@@ -80,7 +80,7 @@ def _any_array(layer: Linear | Conv) -> Any:
 
 
 def _dtype(layer: Linear | Conv) -> DTypeLike:
-    """Return the dtype that a layer computes in."""
+    """Return the dtype that a layer with an adapter bank computes in."""
     if has_kernel(layer):
         return used_dtype(layer.kernel)
     assert isinstance(layer, Linear) and layer.eight is not None

@@ -53,7 +53,7 @@ class DiskFile:
         return self._is_direct
 
     def close(self) -> None:
-        """Close both file descriptors."""
+        """Close both descriptors of the weight file."""
         self._in_memory.close()
         os.close(self._cached)
         if self._direct is not None:

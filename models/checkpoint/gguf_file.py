@@ -88,7 +88,10 @@ class _Cursor:
         return self._window[start - self._first : self.at - self._first]
 
     def skip(self, size: int) -> None:
-        """Skip bytes. Raises: CheckpointError: the file, or the bound of a header, ends before."""
+        """Skip bytes of a header.
+
+        Raises: CheckpointError: the file, or a header's bound, ends before.
+        """
         self.at += size
         bound = min(self.file.size, MAX_HEADER_BYTES)
         if self.at > bound:
@@ -99,7 +102,7 @@ class _Cursor:
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
     def text(self) -> str:
-        """Return the next text: its length, and UTF-8. Raises: CheckpointError: too long."""
+        """Return the header's next text: length, then UTF-8. Raises: CheckpointError: too long."""
         length = self.number("<Q")
         if length > MAX_NAME_BYTES:
             self.broken(f"a name of {length} bytes, more than {MAX_NAME_BYTES}")

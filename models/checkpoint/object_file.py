@@ -116,7 +116,7 @@ class ObjectFile:
     bandwidth."""
 
     def __init__(self, reference: ObjectReference) -> None:
-        """Connect to the store. Raises: CheckpointError: invalid URL."""
+        """Connect to the object store. Raises: CheckpointError: invalid URL."""
         self._reference = reference
         self._store = store_at(reference.root)
         self.size = reference.size

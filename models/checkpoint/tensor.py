@@ -39,7 +39,7 @@ class Tensor:
 
     @property
     def format(self) -> NumberFormat:
-        """Format of the stored numbers. Raises: KeyError: not one of `FORMATS`."""
+        """Format of the tensor's stored numbers. Raises: KeyError: not one of `FORMATS`."""
         return FORMATS[self.kind]
 
     @property

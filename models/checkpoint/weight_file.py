@@ -21,7 +21,7 @@ class WeightFile(Protocol):
     """Bytes."""
 
     def close(self) -> None:
-        """Release descriptors and connections."""
+        """Release the weight file's descriptors and connections."""
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
         """Read the bytes from `start` to `stop` into a buffer that `take` allocates.

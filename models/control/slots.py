@@ -23,7 +23,7 @@ scales: the image's scale within a shared run, otherwise 1."""
 
 @dataclass(frozen=True)
 class ControlSlot:
-    """Control of a row with its slot assignment."""
+    """Control of a row, with the slot that it is assigned to."""
 
     control: RequestedControl
     network: int

@@ -38,7 +38,7 @@ class CaptionPipeline(ChatPipeline):
 
     @staticmethod
     def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-        """Pack latents into tokens."""
+        """Pack latents [h, w, c] into tokens of 2 × 2."""
         raise NotImplementedError
 
     def plan_request(

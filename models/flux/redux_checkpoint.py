@@ -36,7 +36,7 @@ class ReduxCheckpoint:
 
     @property
     def image_prompts(self) -> Mapping[str, ImagePrompt]:
-        """Image prompts for the spec, by name."""
+        """Image prompt networks of the checkpoint by name, for its spec."""
         return {self.name: ImagePrompt(tokens=self.siglip.tokens, summed=True)}
 
     @classmethod

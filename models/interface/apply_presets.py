@@ -97,7 +97,7 @@ def _of_eight_bits(
 
 
 def quality_of(spec: ModelSpec, name: str) -> Quality:
-    """Return the preset that a request names. Raises: RequestError: unknown name."""
+    """Return the quality preset that a request names. Raises: RequestError: unknown name."""
     if name not in spec.quality_names:
         raise RequestError("quality", f"{name!r} must be one of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]

@@ -227,5 +227,5 @@ class DenoisingPipeline(ABC, Generic[Networks]):
 
 
 def flatten_prompts(x: Shaped[Array, "rows prompts ..."]) -> Shaped[Array, "both ..."]:
-    """Flatten rows and prompts into one batch axis."""
+    """Flatten the axes of rows and prompts into one batch axis."""
     return x.reshape(-1, *x.shape[2:])

@@ -78,7 +78,7 @@ class PublishedCheckpoint:
 
 @dataclass(frozen=True)
 class Family:
-    """Models with one network architecture."""
+    """Model family: models with one network architecture, and how they are loaded."""
 
     name: str
     """Name in specs, metrics and settings, and of the folder."""

@@ -143,7 +143,7 @@ def _shape(path: str, leaf: nnx.Variable[Any], sharding: Sharding | None) -> jax
 
 
 def check_finite(name: str, network: nnx.Module) -> None:
-    """Verify that a network's arrays are finite.
+    """Verify that all arrays of a network are finite.
 
     Raises: CheckpointError: arrays contain NaN or infinity; names them.
     """
@@ -179,7 +179,7 @@ class ImagePromptSource:
 
 @dataclass(frozen=True)
 class ControlSource:
-    """Location of a ControlNet.
+    """Location of a model's ControlNet.
 
     Args:
         source: folder, hub id, or single file.
@@ -276,7 +276,7 @@ class Reading:
         places: Mapping[str, tuple[Path | ComponentFiles, Renames]],
         *denoising: str,
     ) -> dict[str, Any]:
-        """Load the networks of a family, by name.
+        """Load all networks of a family's checkpoint, by name.
 
         Args:
             shapes: returns the abstract networks with parameters of a dtype.

@@ -167,7 +167,7 @@ class StreamBlock(nnx.Module):
     def attend_other_stream(
         self, tokens: Tokens, other: Others, context: StreamContext, keys: HeadRotaryTable
     ) -> Tokens:
-        """Attend to the other stream, and gate the output.
+        """Attend from one stream's tokens to the other stream's, and gate the output.
 
         Args:
             tokens, other: modulated tokens of both streams.
@@ -178,7 +178,7 @@ class StreamBlock(nnx.Module):
         return gate * output
 
     def apply_feed_forward(self, x: Tokens, context: StreamContext) -> Tokens:
-        """Apply the modulated feed-forward."""
+        """Apply the stream's modulated feed-forward."""
         shift, scale, gate = with_offsets(self.table[...], context.vectors)[3:6]
         normed = rms(x, self.epsilon) * (1 + scale) + shift
         return split(x + self.feed_forward(normed) * gate, *SPLIT)

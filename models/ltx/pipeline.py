@@ -228,7 +228,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
 
     @property
     def stg_block(self) -> int:
-        """Block that skips self-attention in spatio-temporal guidance."""
+        """Index of the block that skips self-attention in spatio-temporal guidance."""
         last: int = self.config.num_layers - 1
         return min(STG_BLOCK, last)
 

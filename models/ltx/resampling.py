@@ -42,7 +42,7 @@ class AntialiasedActivation(nnx.Module):
         )
 
     def __call__(self, x: Signal) -> Signal:
-        """Upsample, activate, and downsample."""
+        """Upsample a signal, apply the activation, and downsample."""
         up, down = (filters[...].reshape(-1).astype(x.dtype) for filters in (self.up, self.down))
         repeats = len(up) // self.ratio - 1
         spare = len(up) - self.ratio

@@ -37,7 +37,7 @@ class Leaky(nnx.Module):
         self.slope = slope
 
     def __call__(self, x: Signal) -> Signal:
-        """Apply the leaky ReLU."""
+        """Apply leaky ReLU to a signal."""
         return jax.nn.leaky_relu(x, self.slope)
 
 
@@ -54,7 +54,7 @@ class Snake(nnx.Module):
         self.beta = nnx.Param(zeros, axes=(None,)) if beta else None
 
     def __call__(self, x: Signal) -> Signal:
-        """Apply the Snake activation."""
+        """Apply the Snake activation to a signal."""
         alpha = jnp.exp(self.alpha[...].astype(x.dtype))
         beta = alpha if self.beta is None else jnp.exp(self.beta[...].astype(x.dtype))
         return x + jnp.square(jnp.sin(alpha * x)) / (beta + PERIOD_EPSILON)
@@ -101,7 +101,7 @@ class Residuals(nnx.Module):
 
 
 class Upsampling(nnx.Module):
-    """Transposed convolution.
+    """Transposed convolution that upsamples a signal.
 
     Args:
         window: number of output samples that each input sample affects.

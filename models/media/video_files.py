@@ -44,7 +44,7 @@ decode some packets while they probe a file."""
 
 @dataclass(frozen=True)
 class VideoBounds:
-    """Limits for one video."""
+    """Limits for one input video: number of frames, and pixels."""
 
     max_frames: int
     max_pixels: int

@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Object of that name in JAX.
+        """Object of that name in JAX's internals.
 
         Raises: JaxNameMissing.
         """

@@ -62,7 +62,7 @@ class Plan:
         return len(self.timesteps)
 
     def at(self, step: int) -> dict[str, np.float32]:
-        """Return one step's values of the plan."""
+        """Return the plan's values of one step."""
         return {name: column[step] for name, column in self.values.items()}
 
 

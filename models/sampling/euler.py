@@ -26,7 +26,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True)
 class EulerStep(Solver):
-    """Solver of Euler's method."""
+    """Solver of Euler's method, from the denoised latents."""
 
     METHOD: ClassVar[str] = "euler"
 

@@ -92,7 +92,7 @@ def clipped(denoised: Latents, limit: Float[Array, " batch"]) -> Latents:
 
 @runtime_checkable
 class Thresholding(Protocol):
-    """Options of dynamic thresholding."""
+    """Options of dynamic thresholding (Imagen) of the denoised latents."""
 
     @property
     def dynamic_thresholding_ratio(self) -> float:
@@ -101,7 +101,7 @@ class Thresholding(Protocol):
 
     @property
     def sample_max_value(self) -> float:
-        """Maximum of the bound."""
+        """Maximum of the bound of dynamic thresholding."""
         ...
 
 

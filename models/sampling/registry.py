@@ -39,7 +39,7 @@ from models.spec.scheduler_names import resolve_scheduler
 
 
 class Entry(NamedTuple):
-    """Supported scheduler: one entry of `SCHEDULERS`."""
+    """Supported scheduler: its classes here and in diffusers, its solver and its request names."""
 
     reference: str | None
     """Class in diffusers: the `_class_name` of a checkpoint's config, and an alias in requests.

@@ -21,7 +21,7 @@ History = Mapping[str, jax.Array]
 
 
 class SolverOutput(NamedTuple):
-    """Result of one denoising step."""
+    """Result of a solver's step: the next latents, denoised latents and history."""
 
     latents: Latents
     denoised: Latents

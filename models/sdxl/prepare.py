@@ -50,7 +50,7 @@ from models.vision.preprocess import ClipPreprocessor
 
 @dataclass(frozen=True)
 class Preparation:
-    """Host-side preparation of requests for one SDXL checkpoint."""
+    """Host-side preparation of requests for one SDXL checkpoint, without JAX programs."""
 
     spec: ModelSpec
     unet: UNetConfig

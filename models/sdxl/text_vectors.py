@@ -19,7 +19,7 @@ ENCODERS = ("clip", "clip_2")
 
 
 class EncoderVectors(NamedTuple):
-    """Embeddings of a request for one text encoder."""
+    """Textual inversion embeddings of a request for one text encoder."""
 
     counts: Mapping[str, int]
     """Number of vectors by embedding, in order."""

@@ -32,7 +32,7 @@ class ControlKind(BaseModel):
 
 
 class ControlOptions(BaseModel):
-    """Control of a request, except its image."""
+    """Options of a request's control, except its image."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -32,7 +32,7 @@ def path_of(name: str, encoder: str) -> str:
 
 
 class Mention(NamedTuple):
-    """Part of a prompt that names an embedding."""
+    """Part of a prompt that names a textual inversion embedding."""
 
     start: int
     """Offset of its first character."""

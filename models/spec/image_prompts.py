@@ -29,7 +29,7 @@ class ImagePrompt(BaseModel):
 
 
 class ImagePromptOptions(BaseModel):
-    """Image prompt of a request, except its image."""
+    """Options of a request's image prompt, except its image."""
 
     model_config = ConfigDict(frozen=True)
 

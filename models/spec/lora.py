@@ -140,7 +140,7 @@ class Lora(BaseModel):
 
     @property
     def pages(self) -> int:
-        """Pages of a bank that the adapter occupies."""
+        """Number of a bank's pages that the adapter occupies."""
         return 0 if self.vectors else pages_of(self.rank, self.has_magnitudes)
 
     def may_use(self, tenant: str) -> bool:

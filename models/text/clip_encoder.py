@@ -52,15 +52,15 @@ class Tower(Protocol):
 
     @property
     def hidden_act(self) -> str:
-        """Name of the activation."""
+        """Name of the activation function."""
 
     @property
     def layer_norm_eps(self) -> float:
-        """Epsilon of the norms."""
+        """Epsilon of the layer norms."""
 
 
 def check_tower(config: Tower, network: str = "CLIP") -> None:
-    """Check an encoder's sizes.
+    """Check the sizes of a CLIP encoder's config.
 
     Args:
         network: its name, for messages.

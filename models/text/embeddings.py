@@ -24,7 +24,7 @@ class EmbeddingTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: Tokenizer, counts: Mapping[str, int]) -> None:
-        """Wrap a tokenizer.
+        """Wrap a tokenizer, to read the names of embeddings.
 
         Args:
             counts: number of vectors of each embedding, by name.

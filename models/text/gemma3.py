@@ -41,7 +41,7 @@ KINDS = ("sliding_attention", "full_attention")
 
 
 class RopeBase(NamedTuple):
-    """RoPE parameters of one kind of layer."""
+    """RoPE parameters of one kind of Gemma 3's layers: global or sliding window."""
 
     rope_theta: float
     """Base of the RoPE frequencies."""
@@ -96,7 +96,7 @@ class Gemma3Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,

@@ -32,7 +32,7 @@ Names = tuple[tuple[str, str, Mapping[str, str]], ...]
 
 @dataclass(frozen=True)
 class Decoder:
-    """Dimensions and options of one layer.
+    """Dimensions and options of one transformer layer of a text encoder.
 
     Raises:
         ValueError: heads that the groups do not divide, or heads of odd size.
@@ -149,7 +149,7 @@ class GroupedAttention(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the attention.
 
         Args:
             norm: builds the norms of queries and keys, if they are normed; None: `rms_norm`.

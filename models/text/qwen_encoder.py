@@ -32,7 +32,7 @@ class QwenSizes(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Size of the vocabulary: number of token ids."""
 
     @property
     def num_hidden_layers(self) -> int:
@@ -44,7 +44,7 @@ class QwenSizes(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
 
     def state(self, index: int) -> int:
         """Return the number of layers before a hidden state.

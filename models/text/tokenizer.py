@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
 
 
 class ReadTexts(NamedTuple):
-    """Tokenized texts of one request, with warnings."""
+    """Tokenized prompts of one request, with warnings about truncation."""
 
     inputs: Mapping[str, np.ndarray]
     """Tokens and the encoders' other inputs."""

@@ -32,7 +32,7 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True)
 class RrdbConfig:
-    """Sizes of an RRDBNet.
+    """Sizes of an RRDBNet upscaler's network.
 
     Raises:
         ValueError: an invalid value, by name.

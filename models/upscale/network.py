@@ -85,7 +85,7 @@ class RrdbNet(nnx.Module):
         self.conv_last = _conv(features, COLOURS, **kinds)
 
     def __call__(self, image: Float[Array, "n h w 3"]) -> Float[Array, "n up_h up_w 3"]:
-        """Enlarge images.
+        """Enlarge images by the network.
 
         Args:
             image: sides are whole multiples of `config.unshuffle`.

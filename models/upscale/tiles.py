@@ -25,7 +25,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class TiledSide:
-    """Tiles along one side of an image."""
+    """Overlapping tiles along one side of an image."""
 
     starts: tuple[int, ...]
     size: int

@@ -168,7 +168,7 @@ class FrameResidualBlock(nnx.Module):
 
 
 class FrameMidBlock(nnx.Module):
-    """Two residual blocks with attention between them."""
+    """Middle block of an autoencoder: two residual blocks with attention between them."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         self.resnets = nnx.List(FrameResidualBlock(width, width, **make) for _ in range(2))

@@ -67,7 +67,7 @@ class AutoencoderKL(nnx.Module):
     def moments(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> Float[Array, "batch h w moments"]:
-        """Return mean and unclipped log-variance in one array."""
+        """Encode pixels to the posterior's mean and unclipped log-variance, in one array."""
         factor = self.config.downsampling
         with image_strip_layout(pixels.shape[1] // factor, pixels.shape[2] // factor):
             moments = join_strips(self.encoder(split_strips(pixels)))

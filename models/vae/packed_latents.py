@@ -74,7 +74,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         return to_uint8(self.network(weights, "preview")(latents))
 
     def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
-        """Unpack a row's latents."""
+        """Unpack a row's tokens to latents in spatial order."""
         return self.unpacked(row, row["latents"])
 
     def unpacked(self, row: PyTree, packed: Float[Array, "tokens patch"]) -> Float[Array, "h w c"]:

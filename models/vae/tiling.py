@@ -23,7 +23,7 @@ ROWS, COLUMNS = -3, -2
 
 
 class Span(NamedTuple):
-    """Range of rows or columns of one tile."""
+    """Range of rows or columns that one tile of an image covers."""
 
     start: int
     size: int

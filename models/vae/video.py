@@ -100,7 +100,7 @@ class VideoAutoencoder(nnx.Module):
     def moments(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> Float[Array, "batch f h w moments"]:
-        """Return mean and unclipped log-variance in one array. Raises: as `encode`."""
+        """Encode pixels to mean and unclipped log-variance in one array. Raises: as `encode`."""
         if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
             raise ValueError(
                 f"temperal_downsample {self.config.temperal_downsample} halves four frames more "

@@ -223,7 +223,7 @@ class FrameAttention(nnx.Module):
 
 
 class VideoMidBlock(nnx.Module):
-    """Two residual blocks with attention between them."""
+    """Middle block of an autoencoder: two residual blocks with attention between them."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         self.resnets = nnx.List(ResidualBlock(width, width, **make) for _ in range(2))

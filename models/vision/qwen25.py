@@ -79,7 +79,7 @@ class QwenVisionConfig:
 
     @property
     def unit(self) -> int:
-        """Patches per token."""
+        """Number of patches per token of the language model."""
         return self.spatial_merge_size**2
 
     @classmethod
@@ -166,7 +166,7 @@ class QwenVisionModel(nnx.Module):
     def __call__(
         self, patches: Float[Array, "patches pixels"], grid: Grid
     ) -> Float[Array, "tokens features"]:
-        """Encode one image.
+        """Encode the patches of one image to tokens of the language model.
 
         Args:
             patches: of an image, from `QwenPreprocessor`.

@@ -88,7 +88,7 @@ class Qwen3VisionConfig:
 
     @property
     def unit(self) -> int:
-        """Patches per token."""
+        """Number of patches per token of the language model."""
         return self.spatial_merge_size**2
 
     @classmethod
@@ -183,7 +183,7 @@ class Qwen3VisionModel(nnx.Module):
         )
 
     def __call__(self, patches: Float[Array, "patches pixels"], grid: Grid) -> ImageFeatures:
-        """Encode one image.
+        """Encode the patches of one image to tokens of the language model.
 
         Args:
             patches: of an image, from `QwenPreprocessor`, square by square.

@@ -36,7 +36,7 @@ HEADS = ("batch", "tokens", "heads", None)
 
 
 class Guides(NamedTuple):
-    """Pose and face inputs that drive the character."""
+    """Inputs of pose and face that drive the character of Wan Animate."""
 
     pose: Video
     """Latents of the poses; one frame fewer than the noisy latents."""

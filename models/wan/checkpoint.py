@@ -107,7 +107,7 @@ class WanCheckpoint:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Tasks that the checkpoint supports."""
+        """Tasks that the checkpoint supports, such as text-to-video."""
         if self.expand_timesteps or self.reads_control:
             return ("text-to-video", "image-to-video")
         return ("image-to-video",) if self.from_image else ("text-to-video",)

@@ -96,7 +96,7 @@ class MotionConv(nnx.Module):
 
 
 class HalvingBlock(nnx.Module):
-    """Residual block that halves an image's sides."""
+    """Residual block of the motion encoder, which halves an image's sides."""
 
     def __init__(self, sizes: tuple[int, int], *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         make = partial(MotionConv, rngs=rngs, param_dtype=param_dtype)

@@ -253,7 +253,7 @@ class ImageEmbedding(nnx.Module):
         self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch image_tokens features"]) -> Tokens:
-        """Embed image tokens.
+        """Project CLIP's image tokens to the network's width.
 
         Raises: ValueError: the number of tokens differs from the number of learned positions.
         """

@@ -51,7 +51,7 @@ def steps_of(
     programs: tuple[StepProgram, ...],
     draw: Callable[[], NDArray[Any]],
 ) -> tuple[Step, ...]:
-    """Return one `Step` per program.
+    """Return one `Step` per program of a video's plan.
 
     Args:
         draw: returns the generator's next noise, for schedulers that add noise.

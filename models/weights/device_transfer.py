@@ -106,7 +106,7 @@ class OnHost:
         self._parts: dict[Index, np.ndarray] = {}
 
     def reads(self) -> Iterator[Read]:
-        """Yield the read tasks of this process's parts."""
+        """Yield the read tasks of this process's parts of the parameter."""
         for index in _own_indices(self._leaf):
             self._parts[index], works = part_of(self._leaf, index)
             yield from (Read(PIECE, PIECE, work, None) for work in works)
@@ -115,7 +115,7 @@ class OnHost:
         """Do nothing: tasks write directly to the final memory."""
 
     def array(self) -> jax.Array:
-        """Return the array with its sharding."""
+        """Return the parameter's array with its sharding."""
         place, shape = self._leaf.place, self._leaf.shape
         if place is None or place.is_fully_addressable:
             (host,) = self._parts.values()

@@ -193,7 +193,7 @@ def is_matrix(axes: Axes) -> bool:
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
-    """Place a host array with its sharding.
+    """Place a host array on the devices of its sharding.
 
     Each process of a slice places its own part without comparing with other processes, since all
     read the same checkpoint.

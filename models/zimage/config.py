@@ -67,5 +67,5 @@ class ZImageConfig(TransformerConfig):
 
     @property
     def condition(self) -> int:
-        """Width of the vector that modulates the blocks."""
+        """Width of the vector that modulates the transformer's blocks."""
         return min(self.dim, MAX_CONDITION)

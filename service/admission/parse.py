@@ -33,7 +33,7 @@ class WhileConnected(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Sender of one request.
+    """Sender of one request, whose job is admitted.
 
     Args:
         tenant: owner of the job.

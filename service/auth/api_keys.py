@@ -50,7 +50,7 @@ class ApiKey(BaseModel):
 
 
 class ApiKeys:
-    """Keys of all tenants, in one Redis hash."""
+    """API keys of all tenants and operators, in one Redis hash."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -126,11 +126,11 @@ class ApiKeys:
         return bool(await self._redis.exists(API_KEYS))
 
     async def revoke(self, key_id: str) -> bool:
-        """Revoke a key; return whether it existed."""
+        """Revoke an API key; return whether it existed."""
         return bool(await self._redis.hdel(API_KEYS, key_id))
 
     async def find(self, text: str) -> ApiKey | None:
-        """Look up the key with this text; None: no such key."""
+        """Look up the API key with this text; None: no such key."""
         prefix, _, rest = text.partition("_")
         key_id, _, secret = rest.partition("_")
         if prefix != PREFIX or not secret:

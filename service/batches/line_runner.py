@@ -37,7 +37,7 @@ class BatchStopping(Exception):
 
 
 class LineRunner:
-    """Runs the lines of one batch."""
+    """Runner of a batch's lines: creates their jobs, and builds their results."""
 
     def __init__(self, front: FrontEnd, batch: Batch, endpoint: BatchEndpoint) -> None:
         self._front = front

@@ -53,7 +53,7 @@ class BatchError(Exception):
 
 
 def parse_line(data: bytes) -> BatchLine:
-    """Parse one line as a `BatchLine`. Raises: Invalid, Malformed."""
+    """Parse one line of a batch's file as a `BatchLine`. Raises: Invalid, Malformed."""
     try:
         return BatchLine.model_validate(parse_object(data, "line"))
     except Malformed as error:

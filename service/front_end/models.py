@@ -28,7 +28,7 @@ class Models:
     def __init__(
         self, queue: Queue, max_age_s: float, aliases: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create an empty catalogue.
+        """Create a catalogue of models that has not been read yet.
 
         Args:
             aliases: other names of models, by alias, from the settings.

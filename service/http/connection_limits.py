@@ -160,7 +160,7 @@ class Connections:
         return True
 
     def count(self, reason: str) -> None:
-        """Count a connection closed for this reason."""
+        """Count a connection that was closed for this reason, in the metrics."""
         self._unlogged[reason] += 1
         self.closed.labels(reason).inc()
 

@@ -71,7 +71,7 @@ class ImageChecks:
         self._is_closed = False
 
     async def check(self, data: bytes, tenant: str) -> ImageFile:
-        """Check a file and return its kind. Raises: ImageFileError."""
+        """Validate an image file in a child process; return its kind. Raises: ImageFileError."""
         return ImageFile(**await self._answer(data, tenant, CHECK))
 
     async def check_video(self, data: bytes, bounds: VideoBounds, tenant: str) -> ImageFile:

@@ -45,7 +45,7 @@ class SharedLimit:
         return hold
 
     def hold(self, client: str) -> Hold:
-        """Create an empty hold, which its owner closes."""
+        """Create an empty hold of a client, which its owner closes."""
         return Hold(self, client)
 
     def acquire(self, client: str, amount: int, *, is_first: bool) -> None:
@@ -95,7 +95,7 @@ class Hold:
         self.close()
 
     def add(self, amount: int) -> None:
-        """Add to the amount that this request holds.
+        """Add to the amount of the limited resource that this request holds.
 
         Raises: Busy, Unavailable.
         """
@@ -113,7 +113,7 @@ class Hold:
         self.close()
 
     def close(self) -> None:
-        """Release the whole amount that this request holds."""
+        """Release the whole amount of the resource that this request holds."""
         self.shared.release(self.client, self.amount)
         self.amount = 0
 

@@ -133,7 +133,7 @@ class _Form:
     """Incremental parser of a multipart form, which feeds the form's parts."""
 
     def __init__(self, boundary: bytes, parts: Mapping[str, Part]) -> None:
-        """Create the form parser. Raises: Malformed: the boundary is too long."""
+        """Create the parser of a form. Raises: Malformed: the boundary is too long."""
         self._parts = parts
         self._field_names: set[str] = set()
         self._part: Part | None = None

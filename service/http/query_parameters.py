@@ -25,7 +25,7 @@ _ALIASES = {
 
 
 async def check_query(request: Request) -> None:
-    """Check the names of a request's query parameters.
+    """Check the names of a request's query parameters against those of its route.
 
     Raises: Invalid: lists the parameters that the route lacks, or that are repeated.
     """

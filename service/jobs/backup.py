@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 
 async def record(redis: Redis) -> None:
-    """Record that a backup has just been made. Raises: redis.exceptions.RedisError."""
+    """Record in Redis that a backup has just been made. Raises: redis.exceptions.RedisError."""
     now_s, _ = await redis.time()
     await redis.set(BACKED_UP, now_s)
 

@@ -246,7 +246,7 @@ class BatchRecords(QueueClient):
     async def record_batch(
         self, batch: Batch, window_s: float, max_open: int, max_files: int
     ) -> BatchRecorded:
-        """Record a new batch.
+        """Record a new batch in Redis.
 
         Raises: Unconfirmed: replicas may lack it. The batch is canceled if the server can be
         reached.

@@ -28,7 +28,7 @@ because no worker could renew them."""
 
 
 class ReapResult(NamedTuple):
-    """Result of one reap."""
+    """Result of one reap: store keys to delete, and what happened to jobs."""
 
     more: bool
     """True if more jobs are due."""

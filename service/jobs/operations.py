@@ -54,7 +54,7 @@ class Sleep(BaseModel):
 
 @dataclass(frozen=True)
 class TenantBacklog:
-    """Backlog of one tenant for one model."""
+    """Backlog of one tenant for one model: queued jobs and their predicted cost."""
 
     model: str
     tenant: str
@@ -134,7 +134,7 @@ class Operations(QueueClient):
         return await backup.age_s(self._redis)
 
     async def pauses(self) -> dict[tuple[Kind, str], Pause]:
-        """Return all pauses by kind and name."""
+        """Return all pauses of models, pools and workers by kind and name."""
         texts = cast(dict[str, str], await self._redis.hgetall(keys.PAUSES))
         return {_of_field(field): Pause.model_validate_json(text) for field, text in texts.items()}
 

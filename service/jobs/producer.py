@@ -64,7 +64,7 @@ class Deposit(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class Put(Script[NewJob | ExistingJob | OverQuota | Refusal]):
-    """Script call that accepts a job."""
+    """Script call that accepts a job into the queue."""
 
     id: str
     model: str

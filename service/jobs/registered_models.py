@@ -59,7 +59,7 @@ class Measured(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """Model with its registered workers."""
+    """Registered model with its workers and their readiness."""
 
     spec: ModelSpec
     pools: tuple[str, ...]

@@ -30,7 +30,7 @@ class TenantRecords(RecordsOf[TenantSettings]):
 
 
 class Tenants:
-    """Cached settings of all tenants in one process.
+    """Cached settings of all tenants in one process, from the settings file and Redis.
 
     Args:
         configured: tenants of the settings file.

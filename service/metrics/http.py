@@ -65,7 +65,7 @@ when they occur."""
 
 
 class Telemetry:
-    """All Prometheus metrics of one front end.
+    """All Prometheus metrics of one front end, and their exposition.
 
     Label values come from routes, registered models and our code, never from clients, so their
     number is small.

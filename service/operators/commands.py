@@ -64,7 +64,7 @@ class CommandActs:
         return [record for record in records.values() if record]
 
     async def remove(self, record: AuditRecord) -> None:
-        """Delete a record, and its earlier `begun` version."""
+        """Delete an audit record in Redis, and its earlier `begun` version."""
         begun = record.model_copy(update={"outcome": "begun"})
         await self._redis.hdel(keys.AUDIT, begun.field, record.field)
 

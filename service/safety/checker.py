@@ -42,7 +42,7 @@ def hook_of(settings: SafetySettings) -> SafetyHook:
 
 
 class SafetyChecker:
-    """Safety checks of one process.
+    """Safety checks of requests and outputs in one process.
 
     Args:
         slot_timeout_s: maximum wait for a slot; None: unlimited, because callers are limited

@@ -23,7 +23,7 @@ Format = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter with one JSON object per line.
+    """Log formatter with one JSON object per line.
 
     Fields: time (RFC 3339, UTC), level, logger, message; if known, request_id, key_id, job, tenant,
     pool, trace_id, span_id and trace_flags; for errors, exception with its traceback.

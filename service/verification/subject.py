@@ -95,7 +95,7 @@ async def recipe_in(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
 
 
 def _parsed(text: str) -> Recipe:
-    """Parse a file's recipe. Raises: Malformed."""
+    """Parse the JSON of a recipe in a file. Raises: Malformed."""
     try:
         return Recipe.model_validate(parse_object(text.encode(), "recipe"))
     except ValidationError:

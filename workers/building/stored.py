@@ -98,7 +98,7 @@ class StoredPrograms:
 
 
 class StoredExecutables:
-    """Executables of one model in the store. Thread-safe.
+    """Executables of one model in an object store. Thread-safe.
 
     Programs are compiled and never loaded, because their devices may be absent.
 

@@ -27,7 +27,7 @@ ALONE = "calibrate"
 
 @dataclass(frozen=True)
 class CalibrationTarget:
-    """Model to calibrate, and its pool and devices."""
+    """Model to calibrate, with its pool and devices."""
 
     model: str
     """Name of a model of the settings, otherwise a folder or a hub id."""

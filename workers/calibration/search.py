@@ -31,7 +31,7 @@ class StepRecording:
 
     @property
     def steps(self) -> int:
-        """Number of denoising steps."""
+        """Number of denoising steps of the recorded images."""
         return int(self.moves.shape[1])
 
     @property

@@ -108,7 +108,7 @@ def load(name: str, model: ModelSettings) -> LoadedPipelines:
 
 
 def check_finite(_decoder: Any, _latents: Any, output: Any) -> None:
-    """Check a decoder's output. Raises: GenerationFailed: it is not finite."""
+    """Check that a diffusers decoder's output is finite. Raises: GenerationFailed."""
     if not torch.isfinite(output if torch.is_tensor(output) else output[0]).all():
         raise not_finite(DECODERS["decode", IMAGE])
 

@@ -119,11 +119,11 @@ class Backend(Protocol):
 
     @property
     def pipeline(self) -> HasSpec:
-        """Loaded model."""
+        """Loaded model's pipeline, with its spec."""
 
     @property
     def batching(self) -> BatchSizes:
-        """Batch sizes of its steps."""
+        """Batch sizes of the backend's steps."""
 
     @property
     def place(self) -> Place:
@@ -135,15 +135,15 @@ class Backend(Protocol):
 
     @property
     def costs(self) -> Costs:
-        """Measured costs."""
+        """Measured costs by bucket."""
 
     @property
     def readiness(self) -> Preparation:
-        """Warm-up and trials."""
+        """Warm-up and trials of the backend."""
 
     @property
     def adapters(self) -> LoadedAdapters:
-        """Adapters on the device."""
+        """Adapters on the backend's devices."""
 
     @property
     def upscalers(self) -> UpscalerCosts:
@@ -151,7 +151,7 @@ class Backend(Protocol):
 
     @property
     def step_loop(self) -> StepCounter:
-        """Counter of steps."""
+        """Counter of steps, for profiles."""
 
     async def generate(
         self,

@@ -52,7 +52,7 @@ LATENTS, DENOISED = "['latents']", "['denoised']"
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """Finished image or video.
+    """Finished image or video of an engine, with the device time it took.
 
     `device_seconds` is its share of the batched steps plus its encoding and decoding;
     `claim_seconds` excludes the time of earlier claims.
@@ -83,7 +83,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """Request for one image.
+    """Request for one image or video from an engine.
 
     `tenant` may name adapters of its own, in addition to the operator's. `begin` is the snapshot to
     resume from; None, or a snapshot that does not fit: start at the first step.
@@ -129,7 +129,7 @@ class Generation:
         self._model = machinery.pipeline.spec.name
 
     async def run(self) -> EngineOutput:
-        """Generate the image.
+        """Generate the image or video.
 
         Raises:
             GenerationFailed: this image cannot be generated; other images are unaffected.
@@ -260,7 +260,7 @@ class Generation:
     async def _encode_and_denoise(
         self, programs: BucketPrograms, image_pass: ImagePass, begin: RowSnapshot | None
     ) -> Row:
-        """Encode a pass's request and denoise it."""
+        """Encode the request of one pass, and denoise it."""
         observer, parts = self._observer, self._parts
         with generation_errors("encoding the prompt"):
             with observer.timed(self._model, "encode"):

@@ -108,7 +108,10 @@ class Upscaling:
         return (partial(self._upscale_tile, *tile) for tile in self._canvas.tiles())
 
     def _upscale_tile(self, row: int, column: int) -> None:
-        """Upscale one tile into the canvas. Raises: GenerationFailed: the tile is not finite."""
+        """Upscale one tile of the image into the canvas.
+
+        Raises: GenerationFailed: it is not finite.
+        """
         upscaled_tile = self._programs.upscale(self._canvas.read(row, column))
         if not np.isfinite(upscaled_tile).all():
             raise not_finite("the upscaler")
@@ -124,7 +127,7 @@ class Upscaling:
 
 
 class Upscalers:
-    """Upscalers of an engine, by name."""
+    """Upscalers of an engine, by name, which enlarge finished images."""
 
     def __init__(self, spec: ModelSpec, loaded: Mapping[str, LoadedUpscaler]) -> None:
         self._programs = {
@@ -146,7 +149,7 @@ class Upscalers:
         return self._programs[options["name"]].seconds(*shape[:2]) if options else 0.0
 
     def loaded(self, name: str) -> LoadedUpscaler:
-        """Return the loaded upscaler of that name."""
+        """Return the loaded upscaler with that name."""
         return self._programs[name].loaded
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:

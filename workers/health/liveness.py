@@ -71,27 +71,27 @@ class Liveness:
         return next((f"{model}: {reason}" for model, reason in reasons if reason), None)
 
     def waits(self, reason: str) -> None:
-        """Set the process's state: it waits for Redis, before or after loading."""
+        """Set the process's state to waiting for Redis, before or after loading."""
         self._reason = f"{WAITING}: {reason}"
 
     def loads(self) -> None:
-        """Set the process's state: it loads the model."""
+        """Set the process's state to loading the model."""
         self._reason = LOADING
 
     def warms_up(self) -> None:
-        """Set the process's state: it warms up."""
+        """Set the process's state to warming up."""
         self._reason = WARMING_UP
 
     def refuses(self, reason: str) -> None:
-        """Set the process's state: it will never accept jobs."""
+        """Set the process's state to never accepting jobs."""
         self._reason = reason
 
     def serves(self) -> None:
-        """Set the process's state: it accepts jobs."""
+        """Set the process's state to accepting jobs."""
         self._reason = None
 
     def drains(self) -> None:
-        """Set the process's state: it drains and accepts no more jobs."""
+        """Set the process's state to draining: it accepts no more jobs."""
         self._reason = DRAINING
 
     def claims(self) -> None:

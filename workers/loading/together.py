@@ -57,11 +57,11 @@ class ServedModel(Protocol):
 
     @property
     def model(self) -> ModelSettings:
-        """Settings of the model."""
+        """Settings of the served model."""
 
     @property
     def pipeline(self) -> Any:
-        """Loaded pipeline, with its `spec`."""
+        """Loaded pipeline of the model, with its `spec`."""
 
     @property
     def trial_s(self) -> Sequence[float]:
@@ -70,7 +70,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True)
 class DiffusersModel:
-    """Model loaded by diffusers."""
+    """Model whose images diffusers generates."""
 
     pool: PoolSettings
     model: ModelSettings
@@ -80,7 +80,7 @@ class DiffusersModel:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Model loaded onto its slice."""
+    """Model loaded natively onto its mesh slice."""
 
     pool: PoolSettings
     model: ModelSettings

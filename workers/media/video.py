@@ -47,7 +47,7 @@ SOUND_CODECS = {"mp4": "aac", "webm": "libopus"}
 
 @dataclass(frozen=True)
 class Sound:
-    """Sound as a waveform with its sample rate."""
+    """Sound of a video: a waveform with its sample rate."""
 
     samples: np.ndarray
     """float32 [channels, samples], of -1 to 1."""
@@ -234,7 +234,7 @@ def _webp(frames: np.ndarray, fps: float, quality: int) -> bytes:
 
 
 def _animation(images: Sequence[Image.Image], format: str, **options: Any) -> bytes:
-    """Save images as an animation that repeats forever."""
+    """Save images as an animated file that repeats forever."""
     file = io.BytesIO()
     images[0].save(file, format, save_all=True, append_images=images[1:], loop=0, **options)
     return file.getvalue()

@@ -53,7 +53,7 @@ class Connection:
             raise ConnectionLost(f"{self.peer} cannot be reached: {error}") from error
 
     def receive(self) -> Message:
-        """Wait for the next message of the other process. Raises: ConnectionLost."""
+        """Wait for the next message of the peer process. Raises: ConnectionLost."""
         try:
             return received(self._read)
         except TimeoutError as error:
@@ -118,7 +118,7 @@ def beat(
 
 
 def started(run: Callable[[], None], name: str) -> threading.Thread:
-    """Start a daemon thread and return it."""
+    """Start a daemon thread that runs a function, and return it."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread

@@ -13,7 +13,7 @@ once."""
 
 
 def is_local(error: Exception) -> bool:
-    """Return whether the failure originates in this process.
+    """Return whether an error originates in this process.
 
     A collective's error may mean that any other process is lost, without naming it.
     """

@@ -80,7 +80,7 @@ class Follower:
         return Message("answer") if message.kind == "await" else None
 
     def close(self) -> None:
-        """Cancel pending compilation of this follower."""
+        """Cancel the follower's pending compilations."""
         self._programs.close()
 
     def _agree(self, message: Message) -> None:

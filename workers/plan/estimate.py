@@ -148,7 +148,7 @@ def _of_pass(
     named: str, sketch: Sketch, shape: MeshShape, layout: Layout, chip: Chip,
     slots: int, rows: int, residency: Residency,
 ) -> Estimate:  # fmt: skip
-    """Estimate one pass of a request.
+    """Estimate the costs of one pass of a request.
 
     Args:
         named: prefix of its programs' names.

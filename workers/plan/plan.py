@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def refused(self) -> tuple[CompiledProgram, ...]:
-        """Programs of the plan that failed to compile."""
+        """Programs of the plan that the compiler rejected, for example for memory."""
         return tuple(program for program in self.programs if program.refused)
 
     @property

@@ -58,7 +58,7 @@ class JobEvents(Protocol):
         """Receive an image's prepared request with its warnings."""
 
     def on_compiling(self) -> None:
-        """Record that the job waits for programs."""
+        """Record that the job waits for programs to compile."""
 
     def on_denoising(self) -> None:
         """Record that the job's programs are compiled."""

@@ -33,7 +33,7 @@ CHECK_FORMAT = "png"
 
 
 class OutputFiles:
-    """Writer of one job's output files."""
+    """Writer of one job's output files to the store."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context

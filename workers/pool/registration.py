@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Registration of one worker.
+    """Registration of one worker and its model in the queue.
 
     Args:
         name: the worker's name.

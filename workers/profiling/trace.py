@@ -33,7 +33,7 @@ MEMORY_BYTES = 4 << 30
 
 
 def find(folder: Path, ending: str) -> Path:
-    """Return the profile recording's file with that ending. Raises: FileNotFoundError."""
+    """Return the profile recording's file with that extension. Raises: FileNotFoundError."""
     for path in sorted(folder.rglob(f"*{ending}")):
         return path
     raise FileNotFoundError(f"the profiler wrote no {ending}")

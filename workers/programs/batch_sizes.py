@@ -17,7 +17,7 @@ from service.settings.pools import PoolSettings
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Batch sizes of all steps of one worker."""
+    """Batch sizes that one worker's denoising steps are compiled for."""
 
     mode: Literal["exact", "fast"]
     sizes: tuple[int, ...]

@@ -97,7 +97,7 @@ class ProgramNeeds:
 
 @dataclass(eq=False)
 class BucketPrograms:
-    """All programs that images of one bucket run."""
+    """All compiled programs that images of one bucket run."""
 
     bucket: str
     row: Future[Any] = field(init=False)

@@ -134,7 +134,7 @@ class ProgramCache:
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: PreparedRow) -> Iterator[None]:
-        """Register an image that waits for its programs.
+        """Register an image that waits for its programs to compile.
 
         If the wait is aborted, drop the programs that no other image awaits and no thread has
         started.

@@ -111,7 +111,7 @@ class Compiler:
     def step(
         self, step_program: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
-        """Compile `Tracer.step` for one of the `batch_layouts`.
+        """Compile a denoising step (`Tracer.step`) for one of the `batch_layouts`.
 
         Also returns the names of the row's leaves that the step changes.
 

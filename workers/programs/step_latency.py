@@ -110,7 +110,7 @@ def typical(seconds: Iterable[float]) -> float:
 
 
 class Recent:
-    """Recent durations of one operation, and their median."""
+    """Recent durations of one operation, for their median."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=MEMORY)

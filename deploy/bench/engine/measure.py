@@ -31,7 +31,7 @@ MATRIX_REPEATS = 5
 
 
 def measured(case: EngineCase) -> Result:
-    """Measure one model at one size.
+    """Measure the speed and memory of one model at one image size.
 
     Raises: as `deploy.bench.engine.case.opened`; GenerationFailed: a request failed.
     """
@@ -164,7 +164,7 @@ def covered(spans: Sequence[Span]) -> float:
 
 
 def _programs(programs: BucketPrograms) -> list[Any]:
-    """Return the compiled programs that a request runs."""
+    """Return the compiled programs that a benchmark's request runs."""
     steps = [
         program
         for step_kind in programs.step_kinds.values()

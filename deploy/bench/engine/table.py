@@ -80,7 +80,7 @@ def numbers(result: Json) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format a median with its quartiles."""
+    """Format a benchmark's median with its quartiles."""
     statistics = Spread.of(values)
     return f"{shown(statistics.median)} ({shown(statistics.low)} to {shown(statistics.high)})"
 

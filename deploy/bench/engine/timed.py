@@ -23,7 +23,7 @@ STAGES = ("encode", "denoise", "decode", "request")
 
 @dataclass(frozen=True)
 class Span:
-    """Stage of one request, in times of `time.perf_counter`."""
+    """Stage of one benchmark request, from start to end, in times of `time.perf_counter`."""
 
     stage: str
     begun_at: float

@@ -65,7 +65,7 @@ def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format a median with its range."""
+    """Format a median time with its range."""
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 

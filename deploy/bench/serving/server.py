@@ -77,7 +77,10 @@ class Server:
         }
 
     async def listed(self, tenant: str | None = None) -> dict[str, dict[str, Any]]:
-        """Return the models of `GET /v1/models` by name. Raises: ApiError, ServiceUnreachable."""
+        """Return the models that `GET /v1/models` lists, by name.
+
+        Raises: ApiError, ServiceUnreachable.
+        """
         try:
             answer = await self._http.get("/v1/models", headers=self._headers(tenant))
             return {model["name"]: model for model in checked(answer).json()["data"]}

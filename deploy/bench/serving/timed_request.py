@@ -60,7 +60,7 @@ class TimedRequest(Part):
 
     @property
     def model(self) -> str:
-        """Model that the request names."""
+        """Model that the timed request names."""
         return str(self.request.get("model", ""))
 
     @property

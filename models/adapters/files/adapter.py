@@ -97,7 +97,7 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Number of ranks."""
+        """Rank of the low-rank change."""
         return self.up.shape[1]
 
 
@@ -180,7 +180,7 @@ Changes = Mapping[LayerPosition, LayerChange]
 
 @dataclass(frozen=True)
 class Adapter:
-    """Changes of a model's networks by one adapter."""
+    """Changes that one adapter makes to a model's networks, by layer."""
 
     networks: Mapping[str, Changes]
     """Changes by network name in the pipeline's weights; each is non-empty."""

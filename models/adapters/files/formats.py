@@ -119,7 +119,7 @@ class _Content:
     ignored: Ignored
 
     def changes(self, layer: LayerEntries) -> Iterator[tuple[LayerPosition, LayerChange]]:
-        """Read the changes of a name's layers. Raises: AdapterError."""
+        """Read the changes of all layers that a name in an adapter's file stands for."""
         return changes_of(layer, self.file, self.alphas)
 
 

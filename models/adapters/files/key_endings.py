@@ -96,7 +96,7 @@ class LayerEntries:
 
 
 def check_kind(keys: Iterable[str]) -> None:
-    """Reject unsupported kinds of adapters. Raises: AdapterError."""
+    """Reject kinds of adapter files that are not supported. Raises: AdapterError."""
     keys = list(keys)
     for part, kind in REFUSED:
         matches = [key for key in keys if part in key]
@@ -110,7 +110,7 @@ def check_kind(keys: Iterable[str]) -> None:
 def by_layer(
     entries: Mapping[str, TensorEntry], names: Names
 ) -> tuple[list[LayerEntries], list[TensorEntry]]:
-    """Group arrays by layer.
+    """Group the arrays of an adapter's file by layer.
 
     Returns: layers; and arrays of unknown layers.
 
@@ -159,7 +159,7 @@ def _unwrapped(key: str) -> str:
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Format the first of these keys, in order, for messages."""
+    """Format the first of an adapter file's keys, in order, for messages."""
     ordered = sorted(keys)
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     return ", ".join(map(shown, ordered[:SHOWN])) + more

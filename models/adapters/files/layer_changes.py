@@ -67,7 +67,7 @@ class _Sizes:
 
 
 def check_width(layer: LayerEntries) -> None:
-    """Reject a file that widens a model's input.
+    """Reject an adapter file that widens a model's input.
 
     Such a file defines another checkpoint, with additional keys that adapters do not have.
 

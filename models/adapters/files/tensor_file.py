@@ -63,12 +63,12 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the array."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size in the file."""
+        """Bytes of the array in the file."""
         return self.size * DTYPES[self.dtype].itemsize
 
     @property
@@ -95,7 +95,7 @@ class TensorFile:
         _check_places(self.entries, start, self.bytes, path)
 
     def stored(self, entry: TensorEntry) -> StoredArray:
-        """Read an array.
+        """Read an array of an adapter's file.
 
         Raises: AdapterError: NaN, infinity, numbers beyond float32, or a read error.
         """
@@ -136,7 +136,7 @@ class TensorFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TensorFile]:
-    """Open a file. Raises: AdapterError: unreadable or invalid."""
+    """Open an adapter's safetensors file. Raises: AdapterError: unreadable or invalid."""
     descriptor = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -155,7 +155,7 @@ def shown(key: str) -> str:
 
 
 def _check_kind(path: Path, beginning: bytes, size: int) -> None:
-    """Verify that a file has none of the other known formats.
+    """Verify that a file has no other known format. Raises: AdapterError: names the format.
 
     Raises: AdapterError: names the format.
     """

@@ -64,7 +64,7 @@ class CausalTextBlock(nnx.Module):
     def __call__(
         self, x: Tokens, vectors: Vectors, positions: Positions, prefix: tuple[Segment, ...]
     ) -> Tokens:
-        """Apply attention and feed-forward.
+        """Apply attention and feed-forward to text and image tokens.
 
         Args:
             vectors: modulations of the prefix, then of the image.

@@ -91,7 +91,7 @@ class JointConfig(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """Number of double blocks."""
+        """Number of double blocks of the transformer."""
 
     @property
     def axes_dims_rope(self) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class JointTransformer(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the transformer.
 
         Args:
             conditions: builds, from the config, the module that computes modulations.

@@ -46,7 +46,7 @@ class SingleBlock(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the block.
 
         Args:
             middle: builds the middle of the feed-forward from the width, `inner`, `use_bias` and
@@ -84,7 +84,7 @@ class SandwichNormBlock(nnx.Module):
         condition: int | None = None,
         **kinds: Unpack[Kinds],
     ) -> None:
-        """Create the layers.
+        """Create the layers of the block.
 
         Args:
             epsilon: epsilon of the stream's norms; `shape` has that of the heads'.

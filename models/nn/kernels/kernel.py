@@ -20,7 +20,7 @@ class AttentionOutput(NamedTuple):
     """Log of the sum of the exponentials of the logits, float32."""
 
     def merge(self, other: AttentionOutput) -> AttentionOutput:
-        """Merge with attention over other keys.
+        """Merge the output with that of attention over other keys.
 
         Source: Milakov and Gimelshein 2018, section 3.1; Liu et al. 2023 (ring attention), section
         3.

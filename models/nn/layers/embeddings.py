@@ -53,7 +53,7 @@ class ConditionMLP(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the MLP.
 
         Args:
             inner: hidden features; None: `features`.
@@ -64,5 +64,5 @@ class ConditionMLP(nnx.Module):
         self.second = dense(inner, features, ("mlp", "embed"))
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
-        """Embed each vector."""
+        """Embed each conditioning vector."""
         return self.second(jax.nn.silu(self.first(x.astype(self.first.kernel.dtype))))

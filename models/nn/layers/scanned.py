@@ -46,7 +46,7 @@ def stack_any(make: Callable[..., Layer], layers: int, **kinds: Any) -> Layer | 
 
 
 def layers_of(stacked: nnx.Module) -> int:
-    """Return the number of layers of a stack."""
+    """Return the number of layers of a stacked module."""
     state = nnx.state(stacked, nnx.Param)
     leaves = jax.tree.leaves(state, is_leaf=is_variable)
     return len(leaves[0].get_value())

@@ -28,7 +28,7 @@ Floats need no rounding to equal steps, so they are preferred there."""
 
 
 class EightBitKernel(nnx.Module):
-    """Kernel with 8-bit values.
+    """Kernel of a linear layer with 8-bit values and scales.
 
     `values` [*, in, out], or [*, out, in] of floats (`has_inputs_last`), and `scale` [*, out] of
     each column in float32.

@@ -31,7 +31,7 @@ class Histogram(prometheus_client.Histogram):
         super().__init__(name, documentation, labelnames, **options)
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Count an observation.
+        """Count an observation in classic and native buckets.
 
         Native buckets are updated first. They are read last, so they never contain less than the
         classic ones.

@@ -162,7 +162,7 @@ class Snapshot(BaseModel):
 
 
 class Usage(BaseModel):
-    """Resources that a job has used."""
+    """Resources that a job has used: device time, compile time and others."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 

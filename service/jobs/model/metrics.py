@@ -184,7 +184,7 @@ class JobMetrics:
             self.in_time.labels(job.model, MET if waited_s <= objective_s else MISSED).inc()
 
     def ended(self, end: JobEnd) -> None:
-        """Count a job's end and its duration."""
+        """Count a job's end and its duration in the metrics."""
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
         exemplar = spans.exemplar_of(end.traceparent)

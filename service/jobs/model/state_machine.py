@@ -41,7 +41,7 @@ class JobState(StrEnum):
 
 
 class By(StrEnum):
-    """Actor that triggers a transition."""
+    """Actor that triggers a transition of a job's state."""
 
     CLIENT = "client"
     POOL = "pool"

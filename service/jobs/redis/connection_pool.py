@@ -200,11 +200,11 @@ class _SentinelConnection(_BaseConnection):
 
 
 class PrimaryConnection(_SentinelConnection, SentinelManagedConnection):
-    """Connection to the primary that Sentinels report."""
+    """Redis connection to the primary that Sentinels report."""
 
 
 class PrimaryTlsConnection(_SentinelConnection, SentinelManagedSSLConnection):
-    """Connection by TLS to the primary that Sentinels report."""
+    """Redis connection by TLS to the primary that Sentinels report."""
 
 
 KINDS: dict[type[AbstractConnection], type[AbstractConnection]] = {

@@ -49,7 +49,7 @@ class ReadQuota(Script[QuotaUsage]):
 
     @staticmethod
     def parse(answer: Sequence[str | int]) -> QuotaUsage:
-        """Return the tenant's usage."""
+        """Return the tenant's usage of its quotas."""
         return QuotaUsage.parse(answer)
 
 

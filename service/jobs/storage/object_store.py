@@ -174,7 +174,7 @@ class Store:
             await obstore.put_async(self._store, key, data, attributes=attributes)
 
     async def put_file(self, key: str, file: BinaryIO, content_type: str) -> None:
-        """Store a large file in parts, atomically. Raises: StoreError."""
+        """Store a large file in the file store in parts, atomically. Raises: StoreError."""
         file.seek(0)
         typed = not isinstance(self._store, LocalStore)
         attributes = {"Content-Type": content_type} if typed else None
@@ -183,7 +183,7 @@ class Store:
             await obstore.put_async(self._store, key, file, attributes=attributes)
 
     async def get(self, key: str) -> bytes:
-        """Return a file's bytes.
+        """Return a stored file's bytes.
 
         Raises: NotStored, StoreError.
         """

@@ -66,7 +66,7 @@ class FilesPart:
 
 @dataclass(frozen=True)
 class Form:
-    """Parsed form.
+    """Parsed form of a compatible endpoint: texts and files.
 
     Args:
         fields: text fields by name.

@@ -140,7 +140,7 @@ class ImageToImage(TextToImage):
 
 
 class A1111Error(BaseModel):
-    """Error in AUTOMATIC1111's format."""
+    """Error response in AUTOMATIC1111's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

@@ -40,7 +40,7 @@ async def select_model(call: Call, name: str) -> None:
 
 
 def model_in_body(body: Mapping[str, Any]) -> Any:
-    """Return the model that an unvalidated body names."""
+    """Return the model that an unvalidated AUTOMATIC1111 body names."""
     options = body.get("override_settings")
     return options.get("sd_model_checkpoint") if isinstance(options, dict) else None
 

@@ -129,13 +129,13 @@ def _upscaler(name: str, scale: int) -> dict[str, Any]:
 
 @router.get("/latent-upscale-modes", responses=with_example([{"name": "Latent"}]) | ERRORS)
 async def sdapi_latent_upscale_modes(call: ByKey) -> List:
-    """List the latent upscalers."""
+    """List the latent upscalers, in AUTOMATIC1111's format."""
     return [{"name": name} for name, kind in BUILT_IN.items() if kind == LATENT]
 
 
 @router.get("/sd-vae", responses=NONE | ERRORS)
 async def sdapi_vaes(call: ByKey) -> List:
-    """Return an empty list of VAEs: each model has its own."""
+    """Return an empty list of VAEs for AUTOMATIC1111's clients: each model has its own."""
     return []
 
 

@@ -62,7 +62,7 @@ def scheduler_of(
 
 
 def _has_schedules(spec: ModelSpec) -> bool:
-    """Return whether a model supports other schedules than its own."""
+    """Return whether a model supports other step schedules than its own."""
     return any(spec.schedulers.values())
 
 
@@ -132,7 +132,7 @@ def supports(spec: ModelSpec, sampler: Sampler) -> bool:
 
 
 def samplers_of(spec: ModelSpec) -> Iterator[Sampler]:
-    """Yield the samplers that a model supports."""
+    """Yield the AUTOMATIC1111 samplers that a model supports."""
     return (sampler for sampler in SAMPLERS if supports(spec, sampler))
 
 

@@ -101,7 +101,7 @@ class FalRequest(CompatibleRequestBody):
 
 
 class FalSubmitted(BaseModel):
-    """Accepted fal request."""
+    """Response to an accepted fal request."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True, json_schema_extra=schema_example(SUBMITTED)

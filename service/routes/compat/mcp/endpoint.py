@@ -89,7 +89,7 @@ def error_form(problem: Problem) -> Response:
 
 
 class SdkResponse(Response):
-    """Response that the MCP SDK writes."""
+    """Response that the MCP SDK writes for one message."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ JOB = re.compile(r"(job_[0-9a-f]{1,64})(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Tool:
-    """MCP tool.
+    """MCP tool, with the schema of its arguments and the task of its jobs.
 
     Args:
         arguments: schema of its arguments.

@@ -77,7 +77,7 @@ def _parts(content: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _part(part: Any, path: str) -> tuple[str, str]:
-    """Read a part of a message's content. Raises: Invalid."""
+    """Read a part of a chat message's content. Raises: Invalid."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in TEXTS and isinstance(part.get("text"), str):
         return "text", part["text"]

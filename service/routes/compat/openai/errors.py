@@ -20,7 +20,7 @@ _STATUSES = {422: 400}
 
 
 class OpenAIError(BaseModel):
-    """Error in OpenAI's format."""
+    """Error response in OpenAI's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

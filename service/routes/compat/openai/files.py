@@ -57,7 +57,7 @@ FILE: Example = {
 
 
 class FileView(View):
-    """File in OpenAI's format."""
+    """Metadata of an uploaded file in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(FILE))
 
@@ -107,7 +107,7 @@ class FilePage(View):
 
 
 class FileDeleted(View):
-    """Confirmation that a file was deleted."""
+    """Confirmation that a file was deleted, in OpenAI's format."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example({"id": FILE["id"], "object": "file", "deleted": True})
@@ -154,7 +154,7 @@ def start_of(ids: Sequence[str], after: str | None) -> int:
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of these routes for OpenAPI."""
+    """Describe the errors of the file routes for OpenAPI."""
     return documents.errors(OpenAIError, *statuses)
 
 

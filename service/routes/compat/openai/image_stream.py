@@ -75,7 +75,7 @@ class PartialImages:
 
 
 def stream_response(call: Call, job: Job, kind: Kind, partials: int, waiting: Hold) -> Response:
-    """Build the response that streams a job's images.
+    """Build the response that streams a job's images as server-sent events.
 
     Args:
         partials: maximum number of previews.
@@ -86,7 +86,7 @@ def stream_response(call: Call, job: Job, kind: Kind, partials: int, waiting: Ho
 
 @dataclass(frozen=True)
 class ImageEvents:
-    """Events of OpenAI's image API about one job."""
+    """Events of OpenAI's image API about one streamed job."""
 
     job: Job
     kind: Kind
@@ -97,7 +97,7 @@ class ImageEvents:
         yield from ()
 
     def preview(self, event: Event) -> Iterator[bytes]:
-        """Yield a partial image if one is due."""
+        """Yield the event of a partial image, if one is due."""
         if not self.partials.takes(event.data["step"], self.job.steps):
             return
         data, media_type = preview_of(event)

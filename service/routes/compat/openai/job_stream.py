@@ -46,7 +46,7 @@ def sent_event(data: Mapping[str, Any], name: str | None = None) -> bytes:
 
 
 def stream_job(call: Call, job: Job, form: EventFormat, waiting: Hold) -> Response:
-    """Build the response that streams a job's events.
+    """Build the response that streams a job's events to a client.
 
     Args:
         waiting: counts the open stream, which takes ownership of it.

@@ -181,7 +181,7 @@ class ResponseEvents:
             yield self._of_item(index, "generating")
 
     def preview(self, event: Event) -> Iterator[bytes]:
-        """Yield a partial image if one is due."""
+        """Yield the event of a partial image, if one is due."""
         if not self.partials.takes(event.data["step"], self.job.steps):
             return
         data, media_type = preview_of(event)

@@ -51,7 +51,7 @@ class Upload:
         return self.content.is_present
 
     def _metadata(self) -> dict[str, Any]:
-        """Parse the `metadata` part as a JSON object. Raises: Invalid, Malformed."""
+        """Parse the `metadata` part of an upload form as JSON. Raises: Invalid, Malformed."""
         if not self.metadata.is_present:
             return {}
         try:
