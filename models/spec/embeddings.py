@@ -128,7 +128,7 @@ class _Prompt:
 
 
 def _longest_prefixes(names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each of the sorted names, and the longest other name that it begins with."""
+    """Yield each of the sorted embedding names, and the longest other name that it begins with."""
     prefixes: list[str] = []
     for name in names:
         while prefixes and not name.startswith(prefixes[-1]):

@@ -27,7 +27,7 @@ class SafetyRefused(Exception):
 
 
 class Verdict(BaseModel):
-    """Verdict of the hook. Further members are ignored."""
+    """Verdict of the safety hook. Further members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 

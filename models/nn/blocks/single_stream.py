@@ -100,7 +100,7 @@ class SandwichNormBlock(nnx.Module):
         self.modulation = None if condition is None else linear(condition, 4 * width, axes, **kinds)
 
     def __call__(self, x: Tokens, condition: Vector | None, positions: Positions) -> Tokens:
-        """Apply attention and feed-forward to the joint stream."""
+        """Apply attention and the feed-forward to the joint stream."""
         scale, gate, mlp_scale, mlp_gate = self._modulations(condition)
         attended = self.heads.attended(self.attention_in(x) * scale, self.attention, positions)
         x = x + gate * self.attention_out(from_heads(self.out, attended))

@@ -40,7 +40,7 @@ class Histogram(prometheus_client.Histogram):
         super().observe(amount, exemplar)
 
     def collect(self) -> list[NativeFamily]:
-        """Return the metric family with both kinds of buckets."""
+        """Return the histogram's metric family with classic and native buckets."""
         (classic,) = super().collect()
         family = NativeFamily(classic.name, classic.documentation, classic.type, classic.unit)
         family.samples = classic.samples

@@ -27,7 +27,7 @@ class HeldPart(MemoryPart):
         self._hold = hold
 
     def add(self, data: bytes) -> None:
-        """Append a chunk. Raises: BodyTooLarge; Busy, Unavailable: a limit is exceeded."""
+        """Append a chunk to the form part. Raises: BodyTooLarge; Busy, Unavailable: a limit."""
         self._hold.add(len(data))
         super().add(data)
 
