@@ -23,7 +23,7 @@ NOTHING = PublishedCheckpoint({})
 
 
 def write(name: str, folder: Path) -> None:
-    """Write a checkpoint's config files to a folder. Raises: KeyError: unknown name."""
+    """Write a published checkpoint's config files to a folder. Raises: KeyError: unknown name."""
     for path, config in CHECKPOINTS[name].files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ def load(
     parts: Mapping[str, str] = NO_PARTS,
     **how: Any,
 ) -> Pipeline:
-    """Load the model `name`.
+    """Load a model from a checkpoint: configs, tokenizers and weights.
 
     The source is a folder in diffusers' layout (local or in an object store), a hub id with an
     optional @revision, or a single file with the original keys (safetensors or GGUF).
@@ -141,7 +141,7 @@ def _load_file(
     base: str | None,
     how: Mapping[str, Any],
 ) -> Pipeline:
-    """Load the model of a single file. Raises: as `load`."""
+    """Load a model from a single weight file. Raises: as `load`."""
     keys = import_module(".checkpoint.single_file", __package__).shapes_of(file)
     folder = resolve(base or base_of(file), patterns=CONFIGS)
     class_name = _class_of(folder, how)
@@ -164,7 +164,7 @@ def _load_file(
 
 
 def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
-    """Return the class of a checkpoint's pipeline.
+    """Return the class of a checkpoint's pipeline, in diffusers' naming.
 
     Raises: CheckpointError: `pipeline` is set, and this checkpoint does not support it.
     """
@@ -212,7 +212,7 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
 
 
 def _place(source: str) -> tuple[Path, Path | None]:
-    """Return the folder of an additional checkpoint, and its weight file, if any."""
+    """Return the folder of an additional checkpoint, such as a refiner, and any weight file."""
     if file := single_file(source):
         return resolve(base_of(file), patterns=CONFIGS), file
     return resolve(source), None

@@ -167,7 +167,7 @@ class Client:
                 return verification
 
     def loras(self) -> list[dict[str, Any]]:
-        """List the adapters that requests may name. Raises: as `submit`."""
+        """List the adapters that the caller's requests may name. Raises: as `submit`."""
         loras: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
         return loras
 
@@ -235,12 +235,12 @@ def without_proxy(server: str) -> dict[str, None]:
 
 
 def _path(job_id: str | None) -> str:
-    """Return a job's path; the id is quoted, so that it stays one segment."""
+    """Return a job's URL path; the id is quoted, so that it stays one segment."""
     return f"/v1/jobs/{quote(job_id or '', safe='')}"
 
 
 def _says(detail: str, line: str) -> bool:
-    """Return whether the detail already contains the line's message."""
+    """Return whether an error's detail already contains the message of a field error."""
     return line in detail or line.partition(": ")[2] in detail
 
 

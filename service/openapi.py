@@ -115,7 +115,7 @@ def _compatible_paths() -> set[str]:
 
 
 def _simplify(node: Any) -> None:
-    """Shorten a document: no titles made from names, no repeated texts, types instead of unions.
+    """Shorten an OpenAPI document: no generated titles, no repeated texts, no unions of types.
 
     Descriptions lose the line breaks of docstrings.
     """

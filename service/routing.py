@@ -89,7 +89,7 @@ def operation_id(route: APIRoute) -> str:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Build the routes once for all apps of this process, since FastAPI is slow to do so."""
+    """Build the routes once for all apps of this process, since FastAPI builds them slowly."""
     routes = APIRouter()
     for module in NATIVE_ROUTES:
         routes.include_router(
@@ -109,7 +109,7 @@ def _routes() -> list[BaseRoute]:
 
 @cache
 def _methods() -> dict[str, set[str]]:
-    """Return the methods of each path template."""
+    """Return the HTTP methods of each path template."""
     routers = [module.router for module in NATIVE_ROUTES]
     routers += [endpoint.router for endpoint in COMPATIBLE_ENDPOINTS]
     methods: dict[str, set[str]] = {}

@@ -176,7 +176,7 @@ def expect(model: str) -> None:
 
 
 def read_executable(seconds: float) -> None:
-    """Record a program loaded from its executable file."""
+    """Count a program that was loaded from its executable file, and its time."""
     executables.labels("hit").inc()
     executable_seconds.inc(seconds)
 

@@ -33,7 +33,7 @@ VALUE_ERROR = "Value error, "
 
 
 def show(settings: Settings) -> None:
-    """Print all aliases with their versions as a table. Raises: ConfigError."""
+    """Print all model aliases with their versions as a table. Raises: ConfigError."""
 
     async def read(redis: Any) -> tuple[Records, dict[str, ModelStatus], dict[str, Depth]]:
         queue = Queue(redis, settings.queue)
@@ -113,7 +113,7 @@ def change(
 
 
 def remove(settings: Settings, name: str, reason: str) -> None:
-    """Remove an alias. Raises: ConfigError. NotThere: no such alias."""
+    """Remove a model alias. Raises: ConfigError. NotFound: no such alias."""
 
     def act(records: Records, now: float) -> Records:
         if records.pop(name, None) is None:
@@ -124,7 +124,7 @@ def remove(settings: Settings, name: str, reason: str) -> None:
 
 
 def export(settings: Settings) -> None:
-    """Print all aliases as JSON lines, the input of `import_records`. Raises: ConfigError."""
+    """Print all model aliases as JSON lines, the input of `import_records`. Raises: ConfigError."""
     for name, alias in sorted(at_redis(settings, lambda redis: AliasRecords(redis).all()).items()):
         print(json.dumps({"name": name, **alias.model_dump(mode="json", exclude_unset=True)}))
 
@@ -159,7 +159,7 @@ def _parsed_line(number: int, line: str) -> tuple[str, Alias]:
 
 
 def _changed(settings: Settings, act: Act, change: Change) -> Records:
-    """Change all aliases at once, with the time of Redis's clock, which jobs use, too."""
+    """Apply a change to all model aliases at once; it receives the time of Redis's clock."""
 
     async def run(redis: Redis) -> Records:
         now = await AliasJobs(redis).now()
@@ -203,7 +203,7 @@ def _is_positive(weight: str) -> bool:
 
 
 def _checked(name: str, values: Mapping[str, Any]) -> Alias:
-    """Validate an alias. Raises: ValueError: states the errors."""
+    """Validate the fields of a model alias. Raises: ValueError: states the errors."""
     try:
         return Alias.model_validate(values)
     except ValidationError as error:

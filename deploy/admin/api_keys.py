@@ -74,7 +74,7 @@ def show(settings: Settings) -> None:
 
 
 def revoke(settings: Settings, key_id: str, reason: str) -> None:
-    """Revoke a key. Raises: ConfigError: Redis is unreachable. NotThere: no such key."""
+    """Revoke an API key. Raises: ConfigError: Redis is unreachable. NotFound: no such key."""
 
     async def run(redis: Redis) -> None:
         if not await ApiKeys(redis).revoke(key_id):

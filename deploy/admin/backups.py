@@ -73,7 +73,7 @@ def restore(settings: Settings, name: str, reason: str) -> None:
 
 
 async def _then(redis: Redis, act: Act, done: Awaitable[Manifest]) -> Manifest:
-    """Record an action after it is done: backups omit the record, and Redis is empty until then."""
+    """Create or restore a backup, then record it in the audit log; backups omit their record."""
     manifest = await done
     async with recorded(redis, act) as record:
         record.details["keys"] = str(manifest.keys)

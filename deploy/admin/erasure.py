@@ -60,7 +60,7 @@ class Erasure:
         self._tenant = tenant
 
     async def run(self) -> Counter[str]:
-        """Delete everything; return the counts by kind. Raises: ConfigError."""
+        """Delete all data of the tenant; return the counts by kind. Raises: ConfigError."""
         try:
             return Counter(
                 {

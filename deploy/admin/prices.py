@@ -19,7 +19,7 @@ Machine = tuple[str, bool]
 
 
 def read(file: Path) -> Mapping[Machine, float]:
-    """Read prices per chip and hour from a file of rules, or their Kubernetes manifest.
+    """Read chip prices per hour from a file of Prometheus rules, or their Kubernetes manifest.
 
     Raises: UsageError: the file is unreadable, or has no price.
     """
@@ -34,7 +34,7 @@ def read(file: Path) -> Mapping[Machine, float]:
 
 
 def _prices(groups: list[Any]) -> Iterator[tuple[Machine, float]]:
-    """Yield the prices among rules. Raises: UsageError: one is not a number."""
+    """Yield the chip prices among Prometheus rules. Raises: UsageError: one is not a number."""
     for rule in (rule for group in groups for rule in group["rules"]):
         if rule.get("record") != RECORD:
             continue

@@ -71,7 +71,7 @@ async def _profile(
 
 
 async def _named(queue: Queue, name: str) -> list[str]:
-    """Return the running workers of that name. Raises: Refused: none."""
+    """Return the running workers of that pool or worker name. Raises: Refused: none."""
     running = await _running(queue)
     matches = [pool for pool in running if name in (pool, pool.rpartition("-")[0])]
     if not matches:
@@ -85,7 +85,7 @@ async def _running(queue: Queue) -> list[str]:
 
 
 async def _first_accepting(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
-    """Return the first worker that accepts the request. Raises: Refused: none does."""
+    """Return the first worker that accepts a profile request. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
         busy_s = await queue.request_profile(pool, request)
@@ -101,7 +101,7 @@ async def _first_accepting(queue: Queue, pools: list[str], request: ProfileReque
 
 
 async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str, Any]:
-    """Wait for the profile that a worker records. Raises: Refused."""
+    """Wait for the profile that a worker records, and return its answer. Raises: Refused."""
     answer = None
     try:
         answer = await _wait_for_state(
@@ -116,7 +116,7 @@ async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str,
 async def _wait_for_state(
     queue: Queue, pool: str, request: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
-    """Wait until the worker's answer has one of these states, or a later one.
+    """Wait until the state of a worker's profile is one of these, or a later one.
 
     Returns None after the timeout, or if the worker has exited.
     """

@@ -61,7 +61,7 @@ def change(settings: Settings, name: str, changes: Mapping[str, str], reason: st
 
 
 def remove(settings: Settings, name: str, reason: str) -> None:
-    """Remove a tenant's record. Raises: ConfigError. NotThere: no such record."""
+    """Remove a tenant's record. Raises: ConfigError. NotFound: no such record."""
 
     def act(records: Records) -> Records:
         if records.pop(name, None) is None:
@@ -105,7 +105,7 @@ def _changed(settings: Settings, act: Act, change: Callable[[Records], Records])
 
 
 def _checked(name: str, values: Any) -> TenantSettings:
-    """Validate a tenant's settings. Raises: ValueError: names the invalid settings."""
+    """Validate a tenant's settings of a command. Raises: ValueError: names the invalid ones."""
     try:
         return TenantSettings.model_validate(values)
     except ValidationError as error:

@@ -59,7 +59,7 @@ GROUPS: Mapping[str, Callable[[LedgerRecord], str]] = {
 
 @dataclass
 class Sums:
-    """Totals of some records. Seconds are summed as integer microseconds, so they are exact."""
+    """Totals of usage records. Seconds are summed as integer microseconds, so they are exact."""
 
     jobs: int = 0
     succeeded: int = 0
@@ -73,7 +73,7 @@ class Sums:
     """Chip-microseconds by machine."""
 
     def add(self, record: LedgerRecord) -> None:
-        """Add a record; a correction does not count as a job."""
+        """Add a usage record to the totals; a correction does not count as a job."""
         self.jobs += not record.is_correction
         is_done = record.outcome.is_done and not record.is_correction
         self.succeeded += is_done
@@ -88,7 +88,7 @@ class Sums:
             self.machines[record.chip or "", record.spot] += chip_micros
 
     def row(self) -> dict[str, int | float]:
-        """Return the totals of usage by column name."""
+        """Return the totals of usage by column name, for a row of the report."""
         counts = {name: getattr(self, name) for name in ("jobs", "succeeded", *COUNTS)}
         return counts | {name: micros / MICRO for name, micros in self.micros.items()}
 
@@ -107,26 +107,26 @@ Id = tuple[int, int]
 
 @dataclass(frozen=True)
 class Period:
-    """Time range of records, in UTC; None: unbounded."""
+    """Time range of a usage report, in UTC; None: unbounded."""
 
     begin: datetime | None = None
     end: datetime | None = None
 
     def has(self, record: Id) -> bool:
-        """Return whether a record was written in this period."""
+        """Return whether a usage record was written in this period."""
         return not self.is_after(record) and not self.is_before(record)
 
     def is_after(self, record: Id) -> bool:
-        """Return whether this period begins after the record."""
+        """Return whether this period begins after the usage record."""
         return self.begin is not None and record[0] < self.begin.timestamp() * 1000
 
     def is_before(self, record: Id) -> bool:
-        """Return whether this period ended before the record."""
+        """Return whether this period ended before the usage record."""
         return self.end is not None and record[0] >= self.end.timestamp() * 1000
 
 
 class File(NamedTuple):
-    """File of the ledger, with the ids of its first and last record."""
+    """File of the usage ledger, with the ids of its first and last record."""
 
     first: Id
     last: Id | None
@@ -136,7 +136,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Choice of records and of columns."""
+    """Options of a usage report: its grouping keys, period, output format and prices."""
 
     by: Sequence[str]
     """Grouping keys."""
@@ -147,7 +147,7 @@ class Report:
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """Columns of money."""
+        """Names of the cost columns of the report; empty without prices."""
         return () if self.prices is None else (COST,)
 
 
@@ -173,7 +173,7 @@ def show(settings: Settings, report: Report, output: Path | None) -> None:
 
 
 async def summed(store: Store, report: Report) -> Mapping[tuple[str, ...], Sums]:
-    """Sum up the ledger by group. Raises: StoreError, UsageError."""
+    """Sum up the usage ledger by the report's groups. Raises: StoreError, UsageError."""
     groups: defaultdict[tuple[str, ...], Sums] = defaultdict(Sums)
     async for record in records(store, report.span):
         groups[tuple(GROUPS[name](record) for name in report.by)].add(record)
@@ -181,13 +181,13 @@ async def summed(store: Store, report: Report) -> Mapping[tuple[str, ...], Sums]
 
 
 def _row(report: Report, names: Sequence[str], sums: Sums) -> Row:
-    """Return a group's columns."""
+    """Return the report's row of one group: its keys, totals and cost."""
     row: Row = {**dict(zip(report.by, names, strict=True)), **sums.row()}
     return row if report.prices is None else row | {COST: sums.cost(report.prices)}
 
 
 def _unpriced(report: Report, groups: Iterable[Sums]) -> Iterator[str]:
-    """Yield a line for each kind of machine that was used and has no price."""
+    """Yield a warning for each kind of machine that was used and has no price."""
     if report.prices is None:
         return
     for chip, is_spot in sorted({*chain.from_iterable(sums.machines for sums in groups)}):
@@ -197,7 +197,7 @@ def _unpriced(report: Report, groups: Iterable[Sums]) -> Iterator[str]:
 
 
 async def records(store: Store, span: Period) -> AsyncIterator[LedgerRecord]:
-    """Yield a period's records, each once, in the order of their files.
+    """Yield the usage records of a period, each once, in the order of the ledger's files.
 
     Raises: StoreError, UsageError.
     """
@@ -216,7 +216,7 @@ async def records(store: Store, span: Period) -> AsyncIterator[LedgerRecord]:
 
 
 def _files(keys: Iterable[str], span: Period) -> list[File]:
-    """Return the files that may have records of a period, sorted by first record.
+    """Return the ledger's files that may have records of a period, sorted by first record.
 
     If names lack the last record, the newest file that begins before the period may overlap it.
     """
@@ -303,7 +303,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Row], Report], str]] = {
 
 
 def _write_parquet(rows: Sequence[Row], report: Report, output: Path | None) -> None:
-    """Write the rows of totals as Parquet. Raises: UsageError."""
+    """Write the rows of a usage report to a Parquet file. Raises: UsageError."""
     if output is None:
         raise UsageError("--format parquet: name the file by --output")
     try:

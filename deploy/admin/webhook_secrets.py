@@ -43,7 +43,10 @@ def show(settings: Settings) -> None:
 
 
 def revoke(settings: Settings, secret_id: str, reason: str) -> None:
-    """Revoke a secret. Raises: ConfigError: Redis is unreachable. NotThere: no such secret."""
+    """Revoke a webhook secret.
+
+    Raises: ConfigError: Redis is unreachable. NotFound: no such secret.
+    """
 
     async def run(redis: Redis) -> None:
         if not await WebhookSecrets(redis).revoke(secret_id):

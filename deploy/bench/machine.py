@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor(info: str) -> str:
-    """Return the name of the processor.
+    """Return the name of this machine's processor.
 
     Args:
         info: text of /proc/cpuinfo.

@@ -24,7 +24,7 @@ PLURALS = {"model": "models", "pool": "pools"}
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier admin`."""
+    """Add the command `atelier admin` and its options to the parser."""
     admin = commands.add_parser(
         "admin", help="jobs of all tenants, pauses, and the audit log, with an operator's key"
     )

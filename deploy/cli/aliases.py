@@ -19,7 +19,7 @@ OPTIONS = {
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier aliases`."""
+    """Add the command `atelier aliases` and its options to the parser."""
     aliases = commands.add_parser(
         "aliases", help="set, list, export and import names of a model's versions"
     )

@@ -8,7 +8,7 @@ from deploy.cli.options import Commands, add_reason, add_settings, settings_of
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier backup`."""
+    """Add the command `atelier backup` and its options to the parser."""
     backup = commands.add_parser("backup", help="back the queue up to the store, and restore it")
     backup.set_defaults(run=_create)
     add_settings(backup)

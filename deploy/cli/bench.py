@@ -15,7 +15,7 @@ BENCHES = {
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier bench`."""
+    """Add the command `atelier bench` and its options to the parser."""
     bench = commands.add_parser("bench", help="measure the speed of the engine or of a server")
     kinds = bench.add_subparsers(required=True, metavar="what")
     for name, about in BENCHES.items():

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the workers; return the exit code.
+    """Run `atelier bench compare`; return the exit code.
 
     Raises: UsageError, ConfigError: a system did not start.
     """
@@ -135,7 +135,7 @@ class Turns:
             return await measured_turn(server, self._trace, self._args.patience)
 
     async def _planned(self, server: Server) -> list[TimedRequest]:
-        """Return the trace. Raises: UsageError: its file cannot be read."""
+        """Return the comparison's requests: a trace file's, or the defaults. Raises: UsageError."""
         from deploy.bench.serving.compare import default_trace
         from deploy.bench.serving.timed_request import read_trace
 

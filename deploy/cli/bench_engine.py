@@ -118,7 +118,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure each model in a separate process.
+    """Run `atelier bench engine`, which measures each model in a separate process.
 
     Raises: UsageError, CheckpointError, ConfigError.
     """
@@ -144,7 +144,7 @@ def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _measure_here(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure the only model in this process. Raises: CheckpointError, ConfigError."""
+    """Measure the command's only model in this process. Raises: CheckpointError, ConfigError."""
     from deploy.bench.engine.report import report
 
     case = _ask(args, args.model[0])
@@ -192,7 +192,7 @@ def _in_own_process(args: argparse.Namespace, model: str, file: Path) -> dict[st
 
 
 def _others(args: argparse.Namespace) -> Sequence[str]:
-    """Return the command's options, except model and file, for a child process."""
+    """Return the command's options, except model and file, for the child process of a model."""
     chosen = {
         **{f"--{name}": getattr(args, name.replace("-", "_")) for name in REQUEST},
         "--guidance": args.guidance,

@@ -21,7 +21,7 @@ DRAWN = ("shape", "deadlines", "rate", "seed", "repeats")
 
 
 def unvalidated_mix(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the unvalidated mix of file and command line; the command line wins.
+    """Return the unvalidated load mix of file and command line; the command line wins.
 
     Raises: UsageError.
     """
@@ -48,7 +48,7 @@ def _shape(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def keys_of(key: str | None, mix: Mapping[str, Any]) -> dict[str | None, str]:
-    """Return API keys by tenant, with None for all others. Raises: UsageError."""
+    """Return the benchmark's API keys by tenant, with None for all others. Raises: UsageError."""
     keys: dict[str | None, str] = {None: (key or os.environ.get(KEY_VARIABLE) or "").strip()}
     for tenant in mix_of(dict(mix)).tenants:
         if tenant.key_variable:
@@ -74,7 +74,7 @@ def url_of(server: str) -> str:
 def load_of(
     arguments: argparse.Namespace, mix_fields: Mapping[str, Any], models: Mapping[str, bool]
 ) -> tuple[Mix, list[TimedRequest]]:
-    """Return the mix, and the requests to send. Raises: UsageError."""
+    """Return the load's mix, and the requests to send. Raises: UsageError."""
     every = [{"request": {"model": name}} for name in models]
     mix = mix_of({"shapes": every} | dict(mix_fields))
     asks = read_trace(arguments.trace) if arguments.trace else list(plan(mix))
@@ -87,7 +87,7 @@ def load_of(
 
 
 def plan_of(arguments: argparse.Namespace, asks: Sequence[TimedRequest], mix: Mix) -> Plan:
-    """Return the plan of a run.
+    """Return the plan of a load benchmark from its options.
 
     Raises: UsageError: the earlier report cannot be read.
     """

@@ -123,7 +123,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the benchmark; return the exit code. Raises: UsageError.
+    """Run `atelier bench serve`; return the exit code. Raises: UsageError.
 
     Exit codes are those of `atelier generate`; 1 if no request succeeded.
     """
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the load; return the report.
+    """Run a load benchmark; return its report.
 
     Raises: UsageError, NotMeasured, ApiError, ServiceUnreachable.
     """
@@ -169,7 +169,7 @@ async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tell(report: Mapping[str, Any], file: Path | None) -> None:
-    """Print tables and write the JSON report; `-` prints JSON instead of the tables."""
+    """Print a load report as tables, and write it as JSON; `-`: print JSON instead of tables."""
     from rich.console import Console
 
     from deploy.bench.serving.table import show

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier calibrate`."""
+    """Add the command `atelier calibrate` and its options to the parser."""
     calibrate = commands.add_parser(
         "calibrate", help="find faster presets for a model, and measure their difference from exact"
     )
@@ -73,7 +73,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate a model, print a table, and write the presets where workers load them."""
+    """Run `atelier calibrate`: print a table, and write the presets where workers load them."""
     check_pools()
     prompts = _prompts(args)
     settings = settings_of(args)
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompts(args: argparse.Namespace) -> list[str]:
-    """Return the calibration prompts. Raises: UsageError: the file is unreadable or empty."""
+    """Read the calibration prompts of the command. Raises: UsageError: unreadable or empty file."""
     from workers.calibration.prompts import PROMPTS
 
     lines = list(PROMPTS) if args.prompts is None else text_of(args.prompts).splitlines()
@@ -121,7 +121,7 @@ def _fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _about(fields: Mapping[str, Any], prompts: list[str]) -> str:
-    """Describe the measurement: digest of the set, versions and machine."""
+    """Describe a calibration: digest of its requests, versions and machine."""
     import hashlib
 
     from deploy.bench.machine import machine, versions

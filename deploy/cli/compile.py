@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier compile`."""
+    """Add the command `atelier compile` and its options to the parser."""
     parser = commands.add_parser(
         "compile", help="build a pool's executables on a machine without its chips"
     )
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the executables that the store lacks; return 0 if it has all of them afterwards."""
+    """Run `atelier compile`; return 0 if the store has all of the executables afterwards."""
     check_pools()
     from deploy.local.supervisor import plan
     from service.jobs.storage.errors import StoreError

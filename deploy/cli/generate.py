@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier generate`."""
+    """Add the command `atelier generate` and its options to the parser."""
     generate = commands.add_parser(
         "generate", help="generate an image or video on a running server", late=add_fields
     )
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Submit the request, wait for its end and write its outputs."""
+    """Run `atelier generate`: submit the request, wait for its end, and write its outputs."""
     body = body_of(args)
 
     def make(client: Client) -> int:

@@ -24,7 +24,7 @@ MORE = "there may be more jobs: --limit N lists so many, --all lists all"
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier jobs`."""
+    """Add the command `atelier jobs` and its options to the parser."""
     jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs on a server")
     acts = jobs.add_subparsers(required=True, metavar="act")
     _add_list(acts)
@@ -125,7 +125,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 
 
 def _filters(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the query parameters that select jobs."""
+    """Return the query parameters that select jobs, from the options of `atelier jobs`."""
     name, has_value, value = (args.metadata or "").partition("=")
     return without_none(
         state=args.state,
@@ -149,7 +149,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def _cancel(client: Client, args: argparse.Namespace) -> int:
-    """Cancel jobs; report those that have already ended."""
+    """Cancel jobs by their ids; report those that have already ended."""
     code = 0
     for client.job_id in args.id:
         state = client.cancel()["state"]

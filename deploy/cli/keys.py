@@ -11,7 +11,7 @@ MAX_LABEL_CHARS = 80
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier keys`."""
+    """Add the command `atelier keys` and its options to the parser."""
     api_keys = commands.add_parser("keys", help="create, list, revoke, export and import API keys")
     acts = api_keys.add_subparsers(required=True, metavar="act")
     create = acts.add_parser("create", help="create a key and print it once")
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 
 
 def _label(text: str) -> str:
-    """Validate a label: short, printable, on one line."""
+    """Validate a key's label: short, printable, on one line."""
     if len(text) > MAX_LABEL_CHARS or not text.isprintable():
         raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
     return text

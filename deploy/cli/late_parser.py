@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LateParser(argparse.ArgumentParser):
-    """Parser of one command, with deferred options.
+    """Argument parser of one command, whose options are added when they are needed.
 
     Args:
         late: adds further arguments, once, before the parser parses or formats its help.

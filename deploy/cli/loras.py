@@ -19,7 +19,7 @@ EXPERTS = ("high", "low")
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier loras`."""
+    """Add the command `atelier loras` and its options to the parser."""
     loras = commands.add_parser(
         "loras", help="list, upload and delete adapters (LoRA) and embeddings"
     )

@@ -104,7 +104,7 @@ def text_of(file: str) -> str:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the keyword arguments that are not None."""
+    """Return those of the keyword arguments that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -138,7 +138,7 @@ def whole(text: str, least: int = 0) -> int:
 
 
 def number(text: str) -> float:
-    """Parse a finite number."""
+    """Parse a command option as a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -149,14 +149,14 @@ def number(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """Parse a number of at least 0."""
+    """Parse a command option as a number of at least 0."""
     if (value := number(text)) < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
 
 
 def positive(text: str) -> float:
-    """Parse a number above 0."""
+    """Parse a command option as a number above 0."""
     if (value := number(text)) <= 0:
         raise argparse.ArgumentTypeError("must be more than 0")
     return value

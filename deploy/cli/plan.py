@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier plan`."""
+    """Add the command `atelier plan` and its options to the parser."""
     plan = commands.add_parser(
         "plan", help="estimate memory and speed for chips that this machine lacks"
     )
@@ -92,7 +92,7 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the estimate, or every layout of a search."""
+    """Run `atelier plan`: print memory and time of one layout, or of all layouts of a search."""
     check_pools()
     # plan on the CPU, even on a machine with accelerators
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -120,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(args: argparse.Namespace) -> PlanRequest:
-    """Return the request of the options. Raises: PlanError: invalid topology or mesh."""
+    """Return the plan request of the command's options.
+
+    Raises: PlanError: invalid topology or mesh.
+    """
     from workers.plan.make import PlanRequest
     from workers.slice.topology import Topology
 
@@ -153,7 +156,7 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shape(args: argparse.Namespace) -> MeshShape | Literal["auto"]:
-    """Return the mesh of the options. Raises: PlanError."""
+    """Return the mesh shape of the command's options. Raises: PlanError."""
     from workers.slice.mesh_shape import MeshShape
     from workers.slice.topology import PlanError
 

@@ -10,7 +10,7 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier profile`."""
+    """Add the command `atelier profile` and its options to the parser."""
     profile = commands.add_parser(
         "profile", help="profile a running pool's steps without stopping it"
     )
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Request a profile of a running pool, and print it."""
+    """Run `atelier profile`: request a profile of a running pool, and print it."""
     from deploy.admin.profiling import Refused, profile
     from service.jobs.profiles import MAX_S, MAX_STEPS, ProfileRequest
 

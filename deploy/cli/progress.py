@@ -49,7 +49,7 @@ def _doing(event: JobEvent) -> str:
 
 
 def _counts(event: JobEvent) -> dict[str, Any]:
-    """Return the completed and total steps; empty before the first step."""
+    """Return the completed and total steps of a progress event; empty before the first step."""
     if not event.data.get("step"):
         return {}
     return {"completed": event.data["step"], "total": event.data["steps"]}

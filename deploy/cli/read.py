@@ -20,7 +20,7 @@ NOTHING = (
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier read`."""
+    """Add the command `atelier read` and its options to the parser."""
     parser = commands.add_parser("read", help="print the recipe and parameters in image files")
     parser.add_argument(
         "file", nargs="+", type=Path, metavar="FILE", help="PNG, JPEG, WebP, GIF or MP4"
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Print the metadata of each file; return 1 if a file has none."""
+    """Run `atelier read`: print the metadata of each file; return 1 if a file has none."""
     return max([_read(file, args.json) for file in args.file])
 
 

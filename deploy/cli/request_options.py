@@ -39,7 +39,7 @@ NO_OPTION = frozenset({"prompt", "output"})
 
 
 def add_fields(generate: argparse.ArgumentParser) -> None:
-    """Add an option for every field of the schema."""
+    """Add an option of `atelier generate` for every field of the request schema."""
     for field, schema in _fields().items():
         if field not in NO_OPTION:
             option = SHORT.get(field, field.replace("_", "-"))
@@ -83,7 +83,7 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
 
 
 def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `add_argument` for a field's type."""
+    """Return the arguments of `add_argument` for the type of a request field."""
     from models.spec.request_images import LISTED_IMAGES, SINGLE_IMAGE_FIELDS, VIDEO_FIELDS
 
     if field in (*SINGLE_IMAGE_FIELDS, *VIDEO_FIELDS):
@@ -140,7 +140,7 @@ def members(text: str) -> dict[str, Any]:
 
 
 def _switch(text: str) -> dict[str, Any]:
-    """Parse the step share at which the refiner begins."""
+    """Parse the refiner option: the share of the steps at which the refiner begins."""
     (switch,) = _numbers(text)
     return {SWITCH: float(switch)}
 
@@ -156,7 +156,7 @@ def _help(description: str) -> str:
 
 
 def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str) -> float:
-    """Parse a number and check the schema's bounds."""
+    """Parse a number, and check the bounds of the field's schema."""
     try:
         value = kind(text)
     except ValueError:

@@ -8,7 +8,7 @@ from deploy.cli.options import Commands, add_address, add_settings, settings_of
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier serve`."""
+    """Add the command `atelier serve` and its options to the parser."""
     serve = commands.add_parser("serve", help="run one front end")
     add_settings(serve)
     add_address(serve)
@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one front end until a signal stops it."""
+    """Run `atelier serve`: one front end, until a signal stops it."""
     from service.jobs.storage.private_folders import be_private
     from service.server import serve
     from service.tracing.log_format import log_to_stderr

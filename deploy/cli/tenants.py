@@ -10,7 +10,7 @@ from deploy.exit_codes import UsageError, say
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier tenants`."""
+    """Add the command `atelier tenants` and its options to the parser."""
     tenants = commands.add_parser(
         "tenants", help="set, list, export and import shares and quotas of tenants"
     )
@@ -102,7 +102,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _used(act: Callable[[], None]) -> int:
-    """Run a command; turn ValueError into UsageError."""
+    """Run an action of `atelier tenants`; turn ValueError into UsageError."""
     try:
         act()
     except ValueError as error:

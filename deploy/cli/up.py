@@ -20,7 +20,7 @@ from deploy.exit_codes import UsageError
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier up`."""
+    """Add the command `atelier up` and its options to the parser."""
     up = commands.add_parser("up", help="run the whole system on this machine")
     add_settings(up)
     add_address(up)
@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run Redis, front end and workers until a signal stops them."""
+    """Run `atelier up`: Redis, front end and workers, until a signal stops them."""
     check_pools()
     from deploy.local.supervisor import plan, up
     from service.jobs.storage.private_folders import be_private

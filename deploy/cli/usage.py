@@ -22,7 +22,7 @@ FORMATS = ("table", "json", "csv", "parquet")
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier usage`."""
+    """Add the command `atelier usage` and its options to the parser."""
     parser = commands.add_parser("usage", help="sum the outputs and the usage of jobs")
     parser.add_argument(
         "--by",

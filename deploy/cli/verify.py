@@ -37,7 +37,7 @@ BUSY_S, BUSY_TRIES = 2.0, 60
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier verify`."""
+    """Add the command `atelier verify` and its options to the parser."""
     parser = commands.add_parser(
         "verify",
         help="generate files again from their recipes, and compare the pixels "
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Verify each target: 1 if one differs, else 2 if one cannot be decided."""
+    """Run `atelier verify`: return 1 if one target differs, else 2 if one cannot be decided."""
     return call_server(args, lambda client: _verify(client, args))
 
 
@@ -80,7 +80,7 @@ def _verify(client: Client, args: argparse.Namespace) -> int:
 def _verdicts(
     client: Client, targets: Sequence[str], at_once: int
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each target with its verdict, in order."""
+    """Yield each target to verify with its verdict, in order."""
     with ThreadPoolExecutor(at_once) as threads:
         try:
             yield from zip(targets, threads.map(partial(_verdict, client), targets), strict=True)
@@ -109,7 +109,7 @@ def _verdict(client: Client, target: str) -> Mapping[str, Any]:
 
 
 def _body(target: str) -> tuple[bytes, str]:
-    """Return the request body and its media type. Raises: UsageError."""
+    """Return the request body of a target to verify, and its media type. Raises: UsageError."""
     path = Path(target)
     if (named := OF_A_JOB.fullmatch(target)) and not path.exists():
         output = {"job": named["job"], "output": int(named["output"] or 0)}

@@ -9,7 +9,7 @@ from deploy.exit_codes import UsageError, say
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier webhooks`."""
+    """Add the command `atelier webhooks` and its options to the parser."""
     webhooks = commands.add_parser(
         "webhooks", help="create, list and revoke secrets that sign webhooks"
     )

@@ -9,7 +9,7 @@ from deploy.cli.requirements import check_pools
 
 
 def add(commands: Commands) -> None:
-    """Add `atelier worker`."""
+    """Add the command `atelier worker` and its options to the parser."""
     worker = commands.add_parser("worker", help="run one pool")
     add_settings(worker)
     worker.add_argument(
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one worker until a signal stops it."""
+    """Run `atelier worker`: one worker, until a signal stops it."""
     check_pools()
     from workers.multihost.exits import exit_on_sigterm
 

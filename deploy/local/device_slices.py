@@ -34,7 +34,7 @@ def visible_devices(environment: Mapping[str, str], dev: Path = Path("/dev")) ->
 
 
 def wanted(name: str, pool: PoolSettings) -> int | None:
-    """Return the devices of one of the pool's slices; None: an even share.
+    """Return the number of devices of each of a pool's slices; None: an even share.
 
     Raises: ConfigError: `mesh` is invalid, or a slice spans several machines.
     """
@@ -63,7 +63,7 @@ def one_device_each(settings: Settings) -> dict[str, PoolSettings]:
 
 
 def with_own_page(settings: Settings, name: str, index: int) -> Settings:
-    """Return settings of one of a pool's slices, whose metrics port is offset by its index."""
+    """Return the settings of one slice of a pool, whose metrics port is offset by its index."""
     pool = settings.pools[name]
     if not (pool.metrics_port and index):
         return settings

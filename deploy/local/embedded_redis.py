@@ -80,7 +80,7 @@ class EmbeddedRedis:
         return self.process.pid
 
     def start(self) -> None:
-        """Start the server's process; `wait_until_ready` waits for it."""
+        """Start the Redis server's process; `wait_until_ready` waits for it."""
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*self._launch, *_options(self._folder, self._socket)],
@@ -104,7 +104,7 @@ class EmbeddedRedis:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop the server; kill it after a timeout."""
+        """Stop the Redis server; kill it after a timeout."""
         self.process.terminate()
         try:
             self.process.wait(STOP_S)

@@ -57,7 +57,7 @@ def running(settings: Settings, empty: Path) -> Iterator[str]:
 
 
 def _read(output: IO[str], url: Future[str]) -> None:
-    """Relay a system's output to its end; set its URL, or the error that it never was ready."""
+    """Relay a system's output to its end; set its URL, or an error if it never became ready."""
     for line in output:
         say(line.rstrip())
         match = READY.search(line)

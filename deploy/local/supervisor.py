@@ -284,7 +284,7 @@ class Supervisor:
             child.kill()
 
     async def _keep_in_turn(self, pool: Child) -> None:
-        """Keep a worker running as `_keep`; on few cores, start it after the workers before it.
+        """Keep a worker running as `_keep`; on few cores, start it once earlier workers are ready.
 
         The first worker is then ready as early as possible.
         """
@@ -295,7 +295,7 @@ class Supervisor:
         await self._keep(pool)
 
     async def _keep(self, child: Child) -> None:
-        """Run a child and restart it. Raises: ConfigError: a restart is pointless."""
+        """Run a child process and restart it. Raises: ConfigError: a restart is pointless."""
         pause_s = FIRST_PAUSE_S
         while not self._draining.is_set():
             started = time.monotonic()
@@ -372,7 +372,7 @@ class Supervisor:
 
 
 def say(text: str) -> None:
-    """Print a line of the supervisor."""
+    """Print a message of the supervisor."""
     print(text, flush=True)
 
 

@@ -80,7 +80,7 @@ def _any_array(layer: Linear | Conv) -> Any:
 
 
 def _dtype(layer: Linear | Conv) -> DTypeLike:
-    """Return the dtype that a layer computes in."""
+    """Return the dtype that a layer with an adapter bank computes in."""
     if has_kernel(layer):
         return used_dtype(layer.kernel)
     assert isinstance(layer, Linear) and layer.eight is not None
@@ -155,19 +155,19 @@ def _leaves(bank: AdapterBank) -> tuple[tuple[str, AdapterPages], ...]:
 
 
 def _empty(leaf: AdapterPages, pages: int) -> np.ndarray:
-    """Return zeros with the leaf's shape and dtype, and that many pages."""
+    """Return zeros with a bank array's shape and dtype, but with that many pages."""
     axis = page_axis(leaf)
     shape = (*leaf.shape[:axis], pages, *leaf.shape[axis + 1 :])
     return np.zeros(shape, leaf.dtype)
 
 
 def page_axis(leaf: AdapterPages) -> int:
-    """Return the page axis of an array."""
+    """Return the index of the page axis of a bank's array."""
     return 1 if "layers" in leaf.axes else 0
 
 
 def _fill(pages: Mapping[str, np.ndarray], change: LowRank) -> None:
-    """Write a layer's ranks to its pages, in order."""
+    """Write the low-rank factors of a layer's change to the pages of its bank, in order."""
     dtype = pages[DOWN].dtype
     down = np.moveaxis(_numbers(change.down, 1.0, dtype), 1, -1)  # [rank, *window, in]
     _copy(pages[DOWN].reshape(-1, *pages[DOWN].shape[2:]), down)
@@ -180,14 +180,14 @@ def _fill(pages: Mapping[str, np.ndarray], change: LowRank) -> None:
 
 
 def _fill_magnitudes(page: np.ndarray, magnitudes: np.ndarray) -> None:
-    """Write magnitudes to the page of an array that has them, [ranks, features]."""
+    """Write DoRA magnitudes to the page of a bank's array that holds them, [ranks, features]."""
     page[MAGNITUDES] = magnitudes
     page[REST] = magnitudes - page[MAGNITUDES].astype(np.float32)
     page[IS_SET] = 1
 
 
 def _numbers(stored: StoredArray, scale: float, dtype: np.dtype[Any]) -> np.ndarray:
-    """Scale and cast the values; unchanged values are not copied."""
+    """Scale and cast the values of an adapter's array; unchanged values are not copied."""
     if scale == 1.0 and stored.is_bfloat16 and dtype == jnp.bfloat16:
         return stored.array.view(dtype)
     if scale == 1.0 and stored.array.dtype == dtype:
@@ -196,6 +196,6 @@ def _numbers(stored: StoredArray, scale: float, dtype: np.dtype[Any]) -> np.ndar
 
 
 def _copy(pages: np.ndarray, numbers: np.ndarray) -> None:
-    """Copy to the first rows as integers: NumPy copies bfloat16 element by element."""
+    """Copy values to a page's first rows as integers: NumPy copies bfloat16 element by element."""
     bits = f"u{pages.itemsize}"
     pages[: len(numbers)].view(bits)[...] = numbers.view(bits)

@@ -81,7 +81,10 @@ def _fused(
 
 
 def _factors(change: LayerChange, kind: str) -> tuple[np.ndarray, ...]:
-    """Return the low-rank factors of a kernel's change, the whole change, or that of a bias."""
+    """Return the arrays that define an adapter's change of one kernel or bias.
+
+    These are the low-rank factors `down` and `up`, or one whole array.
+    """
     if kind == BIAS and change.bias is not None:
         return (change.bias.float32() * np.float32(change.bias_scale),)
     if kind != KERNEL or not change.rank:
@@ -100,7 +103,7 @@ def _added(
     *factors: Array,
     of_inputs: bool,
 ) -> jax.Array:
-    """Add the change to an array, or to one layer of a stack, in float32 and in place.
+    """Add an adapter's change to an array, or to one layer of a stack, in float32 and in place.
 
     Args:
         magnitudes: of the sum's vectors, for each input or output (DoRA); None: any.
@@ -119,7 +122,7 @@ def _added(
 def _with_magnitudes(
     kernel: Float[Array, "*window in out"], magnitudes: Float[Array, " _side"], of_inputs: bool
 ) -> Float[Array, "*window in out"]:
-    """Scale the vectors of a kernel's inputs or outputs to these magnitudes."""
+    """Scale the vectors of a kernel's inputs or outputs to these DoRA magnitudes."""
     axis = kernel.ndim - (2 if of_inputs else 1)
     others = tuple(other for other in range(kernel.ndim) if other != axis)
     squares = jnp.square(kernel).sum(others, keepdims=True)
@@ -128,7 +131,7 @@ def _with_magnitudes(
 
 
 def _delta(shape: tuple[int, ...], *factors: Array) -> Array:
-    """Return a change as it is, or the product of down and up as a kernel [*window, in, out].
+    """Return the change that the factors define: a kernel [*window, in, out], or a bias.
 
     Args:
         factors: a bias or kernel; or down [rank, in, *window] and up [out, rank].

@@ -92,7 +92,7 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
 
 
 def _absent(spelling: Spelling, current: Mapping[str, Layers]) -> Iterator[tuple[str, Layers]]:
-    """Yield the names of other checkpoints' layers, without layers."""
+    """Yield names of layers that only other checkpoints of the family have, without layers."""
     numbers = {part for name in current for part in name.split(".") if part.isdecimal()}
     for name in spelling.absent:
         yield from ((name.format(number), {}) for number in (numbers if "{}" in name else {""}))
@@ -131,7 +131,7 @@ def _order(place: LayerPosition, spelling: Spelling) -> int:
 def _authors(
     spelling: Spelling, network: nnx.Module, plain: Mapping[str, Layers]
 ) -> tuple[dict[str, Layers], set[str]]:
-    """Return the layers by the authors' names, and the names with swapped halves."""
+    """Return the layers by their names in the authors' code, and the names with swapped halves."""
     by_name: dict[str, Layers] = {}
     swapped = set()
     for name, parts, is_swapped in _fused(spelling, network, plain):

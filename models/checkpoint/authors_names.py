@@ -14,7 +14,7 @@ Fused = Mapping[str, tuple[str, ...]]
 
 
 def authors_renames(fused: Fused, renames: Renames, swapped: Collection[str] = ()) -> Renames:
-    """Return the rename table of the authors' keys.
+    """Return the rename table of checkpoints with the keys of the original authors' code.
 
     Args:
         renames: the table of diffusers' keys; a layer's number is its index in a stack.
@@ -28,7 +28,7 @@ def authors_renames(fused: Fused, renames: Renames, swapped: Collection[str] = (
 
 
 def swap_halves(array: np.ndarray) -> np.ndarray:
-    """Swap the two halves of the rows."""
+    """Swap the first and the second half of an array's first axis."""
     return np.concatenate(np.split(array, 2)[::-1])
 
 

@@ -120,7 +120,7 @@ def _links(component: str, source: str) -> dict[str, Path]:
 
 
 def _homes(component: str, source: str) -> Iterator[Path]:
-    """Yield the folders that may be the component: of a whole checkpoint, or the source itself."""
+    """Yield folders that may hold a component: inside a whole checkpoint, or the source itself."""
     whole = resolve(source, patterns=(f"{component}/*.json", f"{component}/*.safetensors"))
     yield whole / component
     yield resolve(source, patterns=(CONFIG, *(f"{base}*.safetensors*" for base in BASES)))

@@ -30,7 +30,7 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
-        """Read a checkpoint's config.
+        """Read a checkpoint's transformer config.
 
         Raises: ValueError: an invalid value.
         """

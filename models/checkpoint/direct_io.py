@@ -53,14 +53,17 @@ class DiskFile:
         return self._is_direct
 
     def close(self) -> None:
-        """Close both file descriptors."""
+        """Close both descriptors of the weight file."""
         self._in_memory.close()
         os.close(self._cached)
         if self._direct is not None:
             os.close(self._direct)
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
-        """Read the bytes from `start` to `stop` into memory of `take`. Raises: OSError."""
+        """Read the bytes from `start` to `stop` into a buffer that `take` allocates.
+
+        Raises: OSError.
+        """
         first = start // BLOCK * BLOCK
         memory = take(-(-(stop - first) // BLOCK) * BLOCK)
         done = 0
@@ -72,7 +75,7 @@ class DiskFile:
         return memory[start - first : stop - first]
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """Return functions that together read the range, for concurrent threads.
+        """Split the read of a byte range into functions that several threads may call.
 
         Each returns None except the last, which must be called after the others have finished.
         Raises: OSError.
@@ -105,7 +108,7 @@ class DiskFile:
             return os.preadv(self._cached, [memory], start)
 
     def _of_the_cache(self, memory: memoryview, start: int) -> int:
-        """Read from the page cache; 0: no cached bytes, or not supported by the file system."""
+        """Read from the page cache only; return the number of bytes, 0 if none are cached."""
         try:
             return os.preadv(self._cached, [memory], start, os.RWF_NOWAIT)
         except OSError:
@@ -178,7 +181,7 @@ class BufferPool:
 
 
 def _open_direct(path: Path) -> int | None:
-    """Open for direct reads; None if unsupported by the file system (tmpfs, some network ones)."""
+    """Open a file for direct reads; None if the file system has none (tmpfs, some network ones)."""
     if not hasattr(os, "O_DIRECT"):
         return None
     try:

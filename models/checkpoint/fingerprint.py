@@ -69,7 +69,7 @@ def config_digest(*paths: Path) -> str:
 
 
 def _of_programs(file: Path, *, is_single_file: bool) -> bytes | None:
-    """Return the part of a file that determines programs; None: no such part."""
+    """Return the part of a checkpoint's file that affects compiled programs; None: no such part."""
     if file.suffix == ".json" and not file.name.endswith(".index.json"):
         return file.read_bytes()
     if not is_single_file or file.suffix in TEXTS:

@@ -70,7 +70,7 @@ class ArrayEntry(NamedTuple):
 
 @dataclass
 class _Cursor:
-    """Position in a header, of which a window is in memory."""
+    """Read position in the header of a GGUF file, of which a window is in memory."""
 
     path: Path
     file: WeightFile
@@ -88,7 +88,10 @@ class _Cursor:
         return self._window[start - self._first : self.at - self._first]
 
     def skip(self, size: int) -> None:
-        """Skip bytes. Raises: CheckpointError: the file, or the bound of a header, ends before."""
+        """Skip bytes of a header.
+
+        Raises: CheckpointError: the file, or a header's bound, ends before.
+        """
         self.at += size
         bound = min(self.file.size, MAX_HEADER_BYTES)
         if self.at > bound:
@@ -99,21 +102,21 @@ class _Cursor:
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
     def text(self) -> str:
-        """Return the next text: its length, and UTF-8. Raises: CheckpointError: too long."""
+        """Return the header's next text: length, then UTF-8. Raises: CheckpointError: too long."""
         length = self.number("<Q")
         if length > MAX_NAME_BYTES:
             self.broken(f"a name of {length} bytes, more than {MAX_NAME_BYTES}")
         return self.take(length).decode(errors="replace")
 
     def count(self, what: str, most: int = MAX_ITEMS) -> int:
-        """Return the next number, a count of items. Raises: CheckpointError: too many."""
+        """Return a header's next number, a count of items. Raises: CheckpointError: too many."""
         count: int = self.number("<Q")
         if count > most:
             self.broken(f"{count} {what}, more than {most}")
         return count
 
     def broken(self, what: str) -> NoReturn:
-        """Raise the error of a damaged file."""
+        """Raise CheckpointError for a damaged GGUF file."""
         raise CheckpointError(f"{self.path}: not a whole GGUF file ({what}); fetch it again")
 
 
@@ -153,7 +156,7 @@ def read_gguf_header(path: Path, file: WeightFile) -> GgufHeader:
 
 
 def _check_version(cursor: _Cursor) -> None:
-    """Check the version. Raises: CheckpointError: not read, or of another byte order."""
+    """Check a GGUF file's version. Raises: CheckpointError: unsupported version or byte order."""
     version = cursor.number("<I")
     if version not in VERSIONS:
         kind = "in big-endian byte order" if not version & 0xFFFF else f"version {version}"
@@ -164,7 +167,7 @@ def _check_version(cursor: _Cursor) -> None:
 
 
 def _metadata(cursor: _Cursor) -> tuple[str, Any]:
-    """Read a name and its value; None for texts and arrays that nothing needs."""
+    """Read a metadata entry's name and value; None for texts and arrays that are not needed."""
     name, kind = cursor.text(), cursor.number("<I")
     if kind in SCALARS:
         return name, cursor.number(SCALARS[kind])
@@ -179,7 +182,7 @@ def _metadata(cursor: _Cursor) -> tuple[str, Any]:
 
 
 def _array(cursor: _Cursor, *, is_needed: bool) -> tuple[int, ...] | None:
-    """Read an array of whole numbers; None: texts, floats, or not needed."""
+    """Read a metadata array of integers; None: texts, floats, or not needed."""
     kind = cursor.number("<I")
     if kind == TEXT:
         for _ in range(cursor.count("texts", MAX_TEXTS)):
@@ -220,7 +223,7 @@ def _alignment(cursor: _Cursor, metadata: Mapping[str, Any]) -> int:
 def _shape(
     cursor: _Cursor, name: str, shape: tuple[int, ...], metadata: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """Return an array's shape in torch's order. Raises: CheckpointError: of other numbers."""
+    """Return an array's shape in torch's order. Raises: CheckpointError: its sizes do not match."""
     value = metadata.get(ORIGINAL_SHAPE + name)
     original: tuple[int, ...] = value if isinstance(value, tuple) else shape
     if min(original, default=1) < 0 or math.prod(original) != math.prod(shape):
@@ -229,7 +232,7 @@ def _shape(
 
 
 def _check_bounds(cursor: _Cursor, arrays: Mapping[str, ArrayEntry]) -> None:
-    """Verify that arrays consist of whole blocks, are within the file and do not overlap.
+    """Verify that a GGUF file's arrays are whole blocks inside the file that do not overlap.
 
     Raises: CheckpointError.
     """

@@ -56,7 +56,7 @@ def read_header(path: Path, file: WeightFile) -> WeightHeader:
 
 
 def header_stop(path: Path, file: WeightFile) -> int:
-    """Return the offset after a header, without validating that of safetensors.
+    """Return the offset at which a weight file's header ends; safetensors are not validated.
 
     Raises: OSError; CheckpointError: a damaged GGUF file.
     """
@@ -86,7 +86,7 @@ def _of_gguf(path: Path, file: WeightFile) -> WeightHeader:
 
 
 def _of_safetensors(path: Path, file: WeightFile) -> WeightHeader:
-    """Read a safetensors header. Raises: CheckpointError: cut off, or damaged."""
+    """Read the header of a safetensors file. Raises: CheckpointError: cut off, or damaged."""
     stop = LENGTH_BYTES + int.from_bytes(_beginning(file, LENGTH_BYTES), "little")
     if stop > min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
         raise _broken(path, f"a header of {stop - LENGTH_BYTES} bytes in a file of {file.size}")

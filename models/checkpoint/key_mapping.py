@@ -52,7 +52,7 @@ def layer_renames(
 
 
 class Target(NamedTuple):
-    """Destination of a tensor."""
+    """Destination of a checkpoint's tensor in a network."""
 
     path: str
     """Path of the leaf; empty: the tensor is ignored."""

@@ -42,7 +42,7 @@ def with_nf4(
 
 
 def _weight(name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Tensor:
-    """Return a weight with its scales. Raises: as `with_nf4`."""
+    """Return an NF4 weight with its scales. Raises: as `with_nf4`."""
     codes, scales = tensors.get(name), tensors.get(name + ABSMAX)
     if codes is None or scales is None:
         raise CheckpointError(f"{name}: NF4 without its numbers or their scales; fetch it again")
@@ -65,7 +65,7 @@ def _weight(name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) 
 
 
 def _shape(codes: Tensor, state: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return a weight's shape. Raises: CheckpointError: other numbers than the file has."""
+    """Return an NF4 weight's shape. Raises: CheckpointError: another number of codes."""
     stored = state.get("shape")
     shape = tuple(stored) if isinstance(stored, list) else ()
     is_shape = 0 < len(shape) <= MAX_AXES and all(type(size) is int and size > 0 for size in shape)

@@ -33,13 +33,13 @@ class NumberFormat(NamedTuple):
 
 
 def _plain(dtype: Any) -> NumberFormat:
-    """Return the format of numbers that NumPy computes with."""
+    """Return the format of stored numbers in a dtype that NumPy computes with."""
     stored = np.dtype(dtype)
     return NumberFormat(1, stored.itemsize, stored, lambda memory: memory.view(stored))
 
 
 def _converted(dtype: Any, to: Any) -> NumberFormat:
-    """Return the format of numbers that are converted to another dtype."""
+    """Return the format of stored numbers that are converted to another dtype."""
     stored = np.dtype(dtype)
 
     def decode(memory: Memory) -> np.ndarray:
@@ -112,7 +112,7 @@ NF4 = np.array(
 
 
 def _of_nf4(memory: Memory) -> np.ndarray:
-    """Decode pairs of numbers, the first in the high bits, to float32."""
+    """Decode pairs of 4-bit NF4 numbers, the first in the high bits, to float32."""
     pairs: np.ndarray = NF4[np.stack([memory >> 4, memory & 15], axis=1)]
     return pairs.reshape(-1)
 

@@ -62,7 +62,7 @@ class StoreUnavailable(Exception):
 
 @dataclass(frozen=True)
 class ObjectReference:
-    """Version of an object.
+    """Reference to one version of an object in an object store.
 
     Args:
         root: URL of the store, up to the beginning of `key`.
@@ -77,11 +77,11 @@ class ObjectReference:
 
     @property
     def url(self) -> str:
-        """URL, for messages."""
+        """URL of the object, for messages."""
         return f"{self.root}/{self.key}"
 
     def write(self, path: Path) -> None:
-        """Write the reference in place of the file. Raises: OSError."""
+        """Write a reference file in place of the weight file. Raises: OSError."""
         path.write_bytes(MAGIC + json.dumps(asdict(self)).encode())
 
 
@@ -116,7 +116,7 @@ class ObjectFile:
     bandwidth."""
 
     def __init__(self, reference: ObjectReference) -> None:
-        """Connect to the store. Raises: CheckpointError: invalid URL."""
+        """Connect to the object store. Raises: CheckpointError: invalid URL."""
         self._reference = reference
         self._store = store_at(reference.root)
         self.size = reference.size
@@ -125,7 +125,7 @@ class ObjectFile:
         """Do nothing: the store owns the connections."""
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
-        """Read the bytes from `start` to `stop` into memory of `take`.
+        """Read the bytes from `start` to `stop` into a buffer that `take` allocates.
 
         Raises: CheckpointError: missing or changed; StoreUnavailable: the store is unavailable.
         """
@@ -134,7 +134,7 @@ class ObjectFile:
         return memory
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """Return functions that together read the range, as `DiskFile.parts`."""
+        """Split the read of a byte range into functions for threads, as `DiskFile.parts`."""
         memory = memoized(lambda: take(_blocks(stop - start))[: stop - start])
 
         def part(begin: int, end: int) -> Memory | None:
@@ -160,7 +160,7 @@ class ObjectFile:
             self._fill_stretch(memory[first : first + STRETCH], start + first)
 
     def _fill_stretch(self, memory: Memory, start: int) -> None:
-        """Fill memory, resuming after interrupted connections."""
+        """Fill a buffer with an object's bytes, resuming after interrupted connections."""
         done = 0
 
         def rest() -> None:
@@ -178,7 +178,7 @@ class ObjectFile:
             with_retries(rest, self._reference.url, lambda: done)
 
     def _chunks(self, start: int, stop: int) -> Iterator[Any]:
-        """Yield the chunks of a range of the pinned version.
+        """Yield the chunks of a byte range of the pinned version of an object.
 
         Raises: CheckpointError: the version has changed; BaseError, OSError.
         """

@@ -70,7 +70,7 @@ def object_file(url: str) -> Path:
 
 @lru_cache
 def copy_of(url: str) -> Path:
-    """Download a complete file of an object store. Raises: as `object_folder`."""
+    """Download a complete weight file of an object store. Raises: as `object_folder`."""
     root, _, name = url.rpartition("/")
     meta = with_retries(lambda: obstore.head(store_at(root), name), url)
     path, memory = _new_folder(root) / name, Scratch()

@@ -35,7 +35,7 @@ class CachedPart:
             self._address = np.frombuffer(self._map, np.uint8).ctypes.data
 
     def close(self) -> None:
-        """Unmap the file."""
+        """Unmap the file whose resident pages were examined."""
         if self._map is not None:
             self._map.close()
 

@@ -31,7 +31,7 @@ class ComponentFiles:
 
 
 class Slice(NamedTuple):
-    """Slice of a tensor along its first axis."""
+    """Slice of a tensor of a file along its first axis."""
 
     first: int
     stop: int
@@ -59,11 +59,11 @@ class Filling:
 
     @property
     def is_whole(self) -> bool:
-        """True if the tensor can only be read completely."""
+        """True if the tensor cannot be read by rows."""
         return self.prepare is not None
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
-        """Read these rows as stored; thread-safe. Raises: CheckpointError."""
+        """Read rows `first` to `stop` as stored; thread-safe. Raises: CheckpointError."""
         offset = self._first
         if self.prepare is None:
             return self.tensor.read(offset + first, offset + stop, take)

@@ -76,7 +76,9 @@ def with_scales(
 
 
 def _fitting(scale: Tensor, tensor: Tensor) -> Tensor:
-    """Return a scale with the number of its rows and columns as shape.
+    """Reshape a scale to [1, 1], [rows, 1] or [row blocks, column blocks] of its weight.
+
+    Raises: CheckpointError: it is neither of the whole array, nor of rows, nor of equal blocks.
 
     Raises: CheckpointError: it is neither of the array, nor of rows, nor of equal blocks.
     """
@@ -97,7 +99,7 @@ def _fitting(scale: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _check_formats(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> None:
-    """Verify that no weights are in a format that is not read. Raises: UnsupportedCheckpoint."""
+    """Verify that all quantized weights have a supported format. Raises: UnsupportedCheckpoint."""
     for key, tensor in tensors.items():
         for expression, name in UNREAD:
             if re.fullmatch(expression, key):
@@ -110,7 +112,10 @@ def _check_formats(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], p
 
 
 def _of_layers(metadata: Mapping[str, str], path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the formats of layers in a file's metadata. Raises: CheckpointError: not JSON."""
+    """Return the layers' quantization formats in a file's metadata.
+
+    Raises: CheckpointError: not JSON.
+    """
     if OF_LAYERS not in metadata:
         return []
     layers = _parsed(metadata[OF_LAYERS], OF_LAYERS, path).get("layers", {})
@@ -122,7 +127,7 @@ def _of_layers(metadata: Mapping[str, str], path: Path) -> list[tuple[str, Mappi
 
 
 def _of_keys(tensors: Mapping[str, Tensor], path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the formats in hints next to whole numbers, which may need more than a scale."""
+    """Return the quantization formats that the file states for integer weights, by key."""
     return [
         (key, _parsed(_text(tensor), key, path))
         for key, tensor in tensors.items()

@@ -39,7 +39,7 @@ class Tensor:
 
     @property
     def format(self) -> NumberFormat:
-        """Format of the stored numbers. Raises: KeyError: not one of `FORMATS`."""
+        """Format of the tensor's stored numbers. Raises: KeyError: not one of `FORMATS`."""
         return FORMATS[self.kind]
 
     @property
@@ -60,7 +60,7 @@ class Tensor:
 
     @property
     def _row(self) -> int:
-        """Numbers per index of the first axis."""
+        """Number of elements per index of the first axis."""
         return math.prod(self.shape[1:])
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
@@ -98,13 +98,13 @@ class Tensor:
         return [partial(part, begin, end) for begin, end in pairwise(bounds)]
 
     def _bounds(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the byte range of the blocks that contain these rows in the file."""
+        """Return the byte range of the blocks that contain these rows of the tensor."""
         numbers, size = self.format.numbers, self.format.bytes
         begin, end = first * self._row // numbers, -(-stop * self._row // numbers)
         return self.start + begin * size, self.start + end * size
 
     def _rows(self, memory: Memory, first: int, stop: int) -> np.ndarray:
-        """Return these rows of blocks, which may begin with numbers of the row before."""
+        """Decode blocks of the file, and return rows `first` to `stop` of the tensor."""
         before = first * self._row % self.format.numbers
         numbers = self.format.decode(memory)[before : before + (stop - first) * self._row]
         if self.scale is not None:
@@ -123,7 +123,7 @@ class Tensor:
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Convert OSError to CheckpointError with the file and key.
+        """Convert OSError to CheckpointError with the tensor's file and key.
 
         Raises: CheckpointError.
         """

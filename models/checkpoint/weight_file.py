@@ -21,17 +21,17 @@ class WeightFile(Protocol):
     """Bytes."""
 
     def close(self) -> None:
-        """Release descriptors and connections."""
+        """Release the weight file's descriptors and connections."""
 
     def read(self, start: int, stop: int, take: Take) -> Memory:
-        """Read the bytes from `start` to `stop` into memory of `take`.
+        """Read the bytes from `start` to `stop` into a buffer that `take` allocates.
 
         Raises: OSError, and the errors of the file's source.
         """
         ...
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """Return functions that together read the range, for concurrent threads.
+        """Split the read of a byte range into functions that several threads may call.
 
         Each returns None except the last, which must be called after the others have finished.
         """

@@ -61,7 +61,7 @@ def hints(
 
 
 def gathered_network(network: Module) -> Module:
-    """Return a ControlNet with its weights gathered, for the program that runs it."""
+    """Return a ControlNet with its sharded weights gathered, for the program that runs it."""
     graph, state = nnx.split(network)
     merged: Module = nnx.merge(graph, gather_for_use(state))
     return merged
@@ -108,7 +108,7 @@ def _parts(rows: int, prompts: int) -> int:
 
 
 def _in_groups(x: Array, parts: int) -> Array:
-    """Reorder [rows, ...] to [groups, parts, ...]; consecutive rows of a batch share a part."""
+    """Reorder rows [rows, ...] to [groups, parts, ...]; consecutive rows share a part."""
     return x.reshape(parts, -1, *x.shape[1:]).swapaxes(0, 1)
 
 
@@ -156,12 +156,12 @@ def _of_group(runs: Sequence[Run], inputs: Sequence[Array], controls: Sequence[A
 
 
 def single_kind(kinds: Int[Array, "batch slots"]) -> Int[Array, " batch"]:
-    """Return the kind of the only slot that a run reads."""
+    """Return the kind of control image of the only slot that a union ControlNet's run reads."""
     return kinds.max(axis=1)
 
 
 def _joined(hints: Float[Array, "rows slots ..."], visible: Bool[Array, "rows slots"]) -> Array:
-    """Return the sum of the visible hints, in slot order."""
+    """Return the sum of the visible control hints, in slot order."""
     alone = (
         jnp.where(visible[:, slot, *(None,) * (hints.ndim - 2)], hints[:, slot], 0)
         for slot in range(hints.shape[1])

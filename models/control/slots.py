@@ -23,7 +23,7 @@ scales: the image's scale within a shared run, otherwise 1."""
 
 @dataclass(frozen=True)
 class ControlSlot:
-    """Control of a row with its slot assignment."""
+    """Control of a row, with the slot that it is assigned to."""
 
     control: RequestedControl
     network: int
@@ -49,7 +49,7 @@ class ControlSlots:
     """Networks that read all of a row's images in one run."""
 
     def inputs(self, controls: Sequence[RequestedControl]) -> dict[str, np.ndarray]:
-        """Return the inputs of `encode`; empty without controls."""
+        """Return the control images as inputs of the `encode` program; empty without controls."""
         if not controls:
             return {}
         placed = self._placed(controls)
@@ -70,7 +70,7 @@ class ControlSlots:
     def steps(
         self, steps: Sequence[Step], controls: Sequence[RequestedControl]
     ) -> tuple[Step, ...]:
-        """Return the steps with the values and the work of the controls."""
+        """Return the denoising steps with the controls' values and cost added."""
         if not self.count:
             return tuple(steps)
         placed = self._placed(controls)
@@ -99,7 +99,7 @@ class ControlSlots:
     def _scales(
         self, step: Step, number: int, count: int, controls: Sequence[RequestedControl]
     ) -> list[float]:
-        """Return the controls' scales in a step."""
+        """Return the conditioning scales of a row's controls in a step."""
         if step.program.network != self.controlled_network:
             return [0.0] * len(controls)
         return [control.scale_at(number, count) for control in controls]
@@ -125,7 +125,7 @@ class ControlSlots:
     def _values(
         self, placed: Sequence[ControlSlot], scales: Sequence[float], strengths: Sequence[float]
     ) -> dict[str, np.ndarray]:
-        """Return a step's values for each slot."""
+        """Return a step's control values for each slot."""
         columns = {
             NETWORKS: [
                 entry.network if strength else 0

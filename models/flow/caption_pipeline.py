@@ -38,7 +38,7 @@ class CaptionPipeline(ChatPipeline):
 
     @staticmethod
     def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-        """Pack latents into tokens."""
+        """Pack latents [h, w, c] into tokens of 2 × 2."""
         raise NotImplementedError
 
     def plan_request(
@@ -63,7 +63,7 @@ class CaptionPipeline(ChatPipeline):
         )
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
-        """Return the schedule.
+        """Return the request's schedule of sigmas and timesteps.
 
         Raises: RequestError: an invalid schedule, or one step for a schedule that ends above zero.
         """
@@ -77,7 +77,7 @@ class CaptionPipeline(ChatPipeline):
         return flow_plan(request, scheduler_of(request, self.scheduler), tokens, strength)
 
     def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:
-        """Return the step table."""
+        """Return the table of denoising steps of a schedule."""
         solver = scheduler_of(request, self.scheduler).solver
         return flow_steps(request, plan, solver, None, None, **preserved_scales(plan))
 
@@ -107,7 +107,7 @@ class CaptionPipeline(ChatPipeline):
         plan: Plan,
         grid: tuple[int, int],
     ) -> dict[str, np.ndarray]:
-        """Draw the noise, and read the input image if there is one."""
+        """Draw the request's noise, and read the input image if there is one."""
         draw = partial(draw_noise, generator_of(request), self.latent_channels, grid)
         if "image" not in images:
             return {"noise": draw(self.TEXT_NOISE_DTYPE or self.dtype)}

@@ -125,7 +125,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         return of_prompts
 
     def network_inputs(self, rows: PyTree) -> Mapping[str, Any]:
-        """Return further inputs of the transformer; by default there are none."""
+        """Return the transformer's inputs beyond latents, prompts and time; by default none."""
         return {}
 
     def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:

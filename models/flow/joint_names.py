@@ -71,7 +71,7 @@ def _stream(
     feed_forward: str,
     layers_in_it: Mapping[str, str],
 ) -> Renames:
-    """Return the rename rules of one stream; `project` and `norm` name layers of q, k or v."""
+    """Return the rename rules of one stream of the double blocks; callables name its layers."""
     layers = {
         **{rf"attn\.{project.format(letter)}": f"attention.{letter}" for letter in "qkv"},
         rf"attn\.{out}": "out",

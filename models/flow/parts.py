@@ -34,7 +34,7 @@ class ParsedConfig(Protocol):
 
     @classmethod
     def from_dict(cls: type[Parsed], config: Mapping[str, Any]) -> Parsed:
-        """Parse a config. Raises: ValueError: an unsupported config."""
+        """Parse a network's config. Raises: ValueError: an unsupported config."""
 
 
 Transformer = TypeVar("Transformer", bound=ParsedConfig)

@@ -38,7 +38,7 @@ def read_references(
 
 
 def _in_tokens(image: Image.Image, spec: ModelSpec) -> Image.Image:
-    """Downscale an image, and crop it around the centre to whole tokens."""
+    """Downscale a reference image, and crop it around the centre to whole tokens."""
     size = within_pixels(image.size, spec.sized_within_px)
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)

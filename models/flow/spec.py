@@ -44,7 +44,7 @@ def default_size(downsampling: int) -> dict[str, int]:
 def limits_by_pixels(
     downsampling: int, ratio: int, max_sequence_length: int, **more: int
 ) -> Limits:
-    """Return the limits of images with at most four times the default pixels.
+    """Return the request limits of image models with at most four times the default pixels.
 
     Args:
         downsampling: pixels per latent, along each side.
@@ -63,7 +63,7 @@ def image_limits(
     max_pixels: int | None = None,
     **more: int,
 ) -> Limits:
-    """Return the limits of images.
+    """Return the request limits of an image model whose sizes are multiples of a token's side.
 
     Args:
         token: pixels of a token's side.

@@ -66,7 +66,7 @@ def read_files(transformer: FluxConfig, path: Path) -> ControlNetFiles:
 
 
 def check_fits(config: FluxControlNetConfig, transformer: FluxConfig) -> None:
-    """Check that a ControlNet matches the transformer. Raises: ValueError: names both values."""
+    """Check that a ControlNet's sizes match the transformer. Raises: ValueError: names both."""
     names = ("in_channels", "width", "joint_attention_dim", "pooled_projection_dim")
     pairs = ((name, getattr(config, name), getattr(transformer, name)) for name in names)
     check_fit(*((f"its {name}", a, f"that of the transformer, {name},", b) for name, a, b in pairs))
@@ -79,7 +79,7 @@ def share_of(config: FluxControlNetConfig, transformer: FluxConfig) -> float:
 
 
 def _work(network: nnx.Module) -> float:
-    """Return the multiplications of one step per image token, excluding text."""
+    """Return a network's multiplications in one step per image token, excluding text."""
     return sum(
         float(leaf.size)
         for path, leaf in flat_parameters(network).items()

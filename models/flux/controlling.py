@@ -115,13 +115,13 @@ def by_interval(blocks: int, samples: int) -> BlockIndices:
 def _blank(
     shape: tuple[int, int, int], dtype: DTypeLike, everywhere: Collection[BlockIndices]
 ) -> Arrays:
-    """Return zero residuals for all ControlNets: [batch, samples, tokens, width]."""
+    """Return zero residuals of all ControlNets: [batch, samples, tokens, width]."""
     batch, *of_image = shape
     return {places: jnp.zeros((batch, max(places) + 1, *of_image), dtype) for places in everywhere}
 
 
 def _of_blocks(places: BlockIndices, samples: Samples | None) -> Arrays:
-    """Return residuals by their block assignment, without those that no block uses."""
+    """Return ControlNet residuals by block assignment, without those that no block uses."""
     if samples is None or not places:
         return {}
     return {places: samples[:, : max(places) + 1]}

@@ -141,14 +141,14 @@ def _each(
 
 
 def _outputs_of_blocks(inputs: States, last: Tokens) -> States:
-    """Return the output of each block, from the inputs of all blocks and the last output."""
+    """Return the output of each ControlNet block, from all blocks' inputs and the last output."""
     return jnp.concatenate([inputs[1:], last[None]])
 
 
 def _projected_states(
     out: nnx.Module | None, states: States, image: Callable[[Tokens], Tokens]
 ) -> Samples:
-    """Project each state's image tokens by its output layer."""
+    """Project the image tokens after each ControlNet block by its output layer."""
     assert out is not None  # one layer per block
     first = jnp.zeros_like(image(states[0]))
     last, inputs = scan(out, first, lambda layer, _, state: layer(image(state)), states)

@@ -43,7 +43,7 @@ class ImageDraws:
 
 
 def plain(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """Return `noise` [h, w, c]; with an image, the inputs of `from_image`."""
+    """Return a text-to-image request's `noise` [h, w, c]; with an image, as `from_image`."""
     return from_image(request, files, plan, draws) if "image" in files else {"noise": draws.noise()}
 
 
@@ -125,7 +125,7 @@ def _mask(request: FluxRequest, files: Files) -> Float32[np.ndarray, "height wid
 
 
 def _file(files: Files, field: str) -> bytes:
-    """Return the bytes of a request's image. Raises: RequestError: the image is missing."""
+    """Return the bytes of an image in the request. Raises: RequestError: the image is missing."""
     if field not in files:
         raise RequestError(field, "is needed: this model generates from it")
     return files[field]

@@ -71,6 +71,6 @@ class FluxTransformer(JointTransformer):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
     ) -> Float[Array, "batch image_tokens velocity"]:
-        """Compute the modulations, then `velocity`."""
+        """Compute the modulations from time, guidance and pooled text, then the velocity."""
         modulations = self.conditions(timestep, guidance, pooled_embeds)
         return self.velocity(latents, prompt_embeds, modulations, image_ids, text_ids)

@@ -39,7 +39,7 @@ def _plain(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> Re
 
 
 def _weighted(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
-    """Tokenize with weights for T5 only, since pooled text has no weights."""
+    """Tokenize prompts with weights, which apply to T5 only: pooled text has no weights."""
     clip, t5 = tokenizers
     first = read_lines("CLIP", clip, request.prompts, clip_tokens)
     second = read_lines("T5", t5, request.prompts_2, request.max_sequence_length)

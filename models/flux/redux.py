@@ -129,7 +129,7 @@ def with_images(
 
 
 def counted_text(rows: PyTree) -> Bool[Array, "both text_tokens"] | None:
-    """Return the text token mask with one row per prompt; None if all tokens are used."""
+    """Return the mask of text tokens, a row per prompt; None if all tokens are used."""
     batch, prompts, tokens, _ = rows["prompt_embeds"].shape
     if READ not in rows or prompts == 1:
         return None

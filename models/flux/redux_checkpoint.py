@@ -36,7 +36,7 @@ class ReduxCheckpoint:
 
     @property
     def image_prompts(self) -> Mapping[str, ImagePrompt]:
-        """Image prompts for the spec, by name."""
+        """Image prompt networks of the checkpoint by name, for its spec."""
         return {self.name: ImagePrompt(tokens=self.siglip.tokens, summed=True)}
 
     @classmethod
@@ -100,7 +100,7 @@ def _checkpoint(
     embedder: Path | ComponentFiles,
     encoder: tuple[Path, Path],
 ) -> ReduxCheckpoint:
-    """Build the checkpoint's description.
+    """Build the description of a Redux checkpoint.
 
     Args:
         encoder: folders of the image encoder and of its preprocessor's config.

@@ -69,7 +69,7 @@ def encoder_inputs(
 def _columns(
     adapters: Sequence[RequestedLora], networks: Collection[str], step: int, steps: int
 ) -> Mapping[str, np.ndarray]:
-    """Return the pages of the adapters that change these networks, float32 [pages]."""
+    """Return the adapters' scales by bank page, float32 [pages], for these networks."""
     pages: list[int] = []
     scales: list[float] = []
     owners: list[int] = []

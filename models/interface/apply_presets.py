@@ -82,7 +82,10 @@ def with_presets(
 def _of_eight_bits(
     qualities: Mapping[str, Quality], given: Mapping[str, Quality]
 ) -> dict[str, Quality]:
-    """Return the presets without exact weights. Raises: OptionError: the operator's need them."""
+    """Return the presets that only use 8-bit weights.
+
+    Raises: OptionError: the operator's need exact ones.
+    """
     exact = sorted(name for name, quality in given.items() if not quality.eight_bit)
     if exact:
         raise OptionError(
@@ -94,7 +97,7 @@ def _of_eight_bits(
 
 
 def quality_of(spec: ModelSpec, name: str) -> Quality:
-    """Return the preset that a request names. Raises: RequestError: unknown name."""
+    """Return the quality preset that a request names. Raises: RequestError: unknown name."""
     if name not in spec.quality_names:
         raise RequestError("quality", f"{name!r} must be one of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]
@@ -131,7 +134,7 @@ def apply_optimizations(
 
 
 def _cache_values(quality: Quality, threshold: float, weights: Weights) -> dict[str, Any]:
-    """Return the inputs of a step's cache."""
+    """Return the step values of a step cache."""
     if quality.step_cache is None:
         return {}
     if not isinstance(quality.step_cache, StepCache):

@@ -146,7 +146,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         )
 
     def read(self, fields: Fields) -> Request:
-        """Read a resolved request as the family's class. Raises: RequestError."""
+        """Parse a resolved request as the family's request class. Raises: RequestError."""
         return read_request(self.REQUEST, fields)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -200,7 +200,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch ..."]:
-        """Extrapolate from the negative prompt's prediction past the prompt's prediction."""
+        """Apply classifier-free guidance: extrapolate from the negative prompt's prediction."""
         scale = values[self.SCALE][:, *(None,) * (output.ndim - 2)]
         return classifier_free(output[:, 0], output[:, 1], scale)
 
@@ -227,5 +227,5 @@ class DenoisingPipeline(ABC, Generic[Networks]):
 
 
 def flatten_prompts(x: Shaped[Array, "rows prompts ..."]) -> Shaped[Array, "both ..."]:
-    """Flatten rows and prompts into one batch axis."""
+    """Flatten the axes of rows and prompts into one batch axis."""
     return x.reshape(-1, *x.shape[2:])

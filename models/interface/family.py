@@ -50,7 +50,7 @@ class SingleFiles:
     empty prefix is for all files without a prefix of any family."""
 
     def patterns(self, keys: Collection[str]) -> tuple[str, ...]:
-        """Return patterns of the base's weight files that a file with these keys may need."""
+        """Return patterns of the base checkpoint's files that a file with these keys may need."""
         lacking = (
             folder
             for folder, prefixes in self.usual.items()
@@ -78,7 +78,7 @@ class PublishedCheckpoint:
 
 @dataclass(frozen=True)
 class Family:
-    """Models with one network architecture."""
+    """Model family: models with one network architecture, and how they are loaded."""
 
     name: str
     """Name in specs, metrics and settings, and of the folder."""
@@ -119,7 +119,7 @@ def config_files(
 
 
 def with_control(model: ConfigFiles, config: Config, *modes: str) -> PublishedCheckpoint:
-    """Return a model with a ControlNet.
+    """Return a published model's configs with those of a ControlNet.
 
     Args:
         config: of the ControlNet.

@@ -33,18 +33,18 @@ class CheckedOutput(NamedTuple):
 
     @property
     def non_finite_part(self) -> str | None:
-        """Name of a part that is not finite; None: all parts are finite."""
+        """Name of a part of the output that is not finite; None: all parts are finite."""
         return next((part for part, is_finite in self.finite.items() if not is_finite), None)
 
 
 def record_finite(values: Shaped[Array, ...], part: str = IMAGE) -> None:
-    """Record whether a part of an output is finite, if records are being collected."""
+    """Record whether a part of a traced output is finite, if records are being collected."""
     if _records.get() is not None:
         merge_records({part: jnp.isfinite(values).all()})
 
 
 def merge_records(more: FiniteRecords) -> None:
-    """Merge records, if records are being collected; a part must be finite in both."""
+    """Merge finiteness records, if any are being collected; a part must be finite in both."""
     notes = _records.get()
     if notes is not None:
         notes |= {part: notes.get(part, True) & is_finite for part, is_finite in more.items()}

@@ -36,7 +36,7 @@ def flow_plan(
     strength: float | None = None,
     mu: float | None = None,
 ) -> Plan:
-    """Return the schedule; image-to-image skips its first steps.
+    """Return the schedule of a flow-matching model; image-to-image skips its first steps.
 
     Args:
         tokens: of the packed latents, which determine a dynamic shift.
@@ -60,7 +60,7 @@ def flow_steps(
     guided: Sequence[bool] | None = None,
     **values: StepValues,
 ) -> tuple[Step, ...]:
-    """Return the table of steps.
+    """Return the table of steps of a flow-matching model.
 
     Args:
         times: the network's time input per step; None: `times_of`.
@@ -74,7 +74,7 @@ def flow_steps(
 
 
 def times_of(plan: Plan) -> Float32[np.ndarray, " steps"]:
-    """Return the times of the steps, 0 to 1000, rounded as in diffusers.
+    """Return the network's times of the steps, 0 to 1000, rounded as in diffusers.
 
     Diffusers divides by 1000 before the network and multiplies inside it.
     """
@@ -85,7 +85,7 @@ def times_of(plan: Plan) -> Float32[np.ndarray, " steps"]:
 def step_table(
     plan: Plan, programs: Sequence[StepProgram], **values: StepValues
 ) -> tuple[Step, ...]:
-    """Return the table of steps.
+    """Return the table of denoising steps, one per step of the schedule.
 
     Args:
         programs: one per step.

@@ -46,7 +46,7 @@ def _is_idle(
 
 
 def same(plan: Plan, other: Plan) -> bool:
-    """Return whether two plans are bitwise equal."""
+    """Return whether two schedules are bitwise equal."""
     names = {field.name for field in fields(Plan)} - {"values"}
     columns = plan.values.keys() == other.values.keys() and all(
         np.array_equal(column, other.values[name]) for name, column in plan.values.items()

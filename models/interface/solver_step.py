@@ -93,7 +93,7 @@ def history(inputs: Mapping[str, Any], latents: jax.Array) -> dict[str, Any]:
 
 
 def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the values with that name prefix, keyed by the rest of their names."""
+    """Return the values whose names have that prefix, keyed by the rest of their names."""
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()

@@ -60,7 +60,7 @@ class StepProgram:
     @classmethod
     @lru_cache(maxsize=1024)  # a process of a slice parses a key for each step
     def parse(cls, text: str) -> StepProgram:
-        """Parse the text form, the inverse of `str`. Raises: ValueError: invalid text."""
+        """Parse the text form of a step program, the inverse of `str`. Raises: ValueError."""
         network, *words = text.split()
         pages = [word.removeprefix(ADAPTERS) for word in words if word.startswith(ADAPTERS)]
         words = [word for word in words if not word.startswith(ADAPTERS)]

@@ -41,7 +41,7 @@ class TokenBuckets:
     tokens of attention."""
 
     def work(self, tokens: int | float) -> float:
-        """Return the work of a step with so many tokens, in units of one token's products."""
+        """Return the cost of a step with that many tokens, relative to one token's products."""
         return tokens * (1 + tokens / self.break_even_tokens)
 
     def padded_tokens(self, tokens: int) -> int:
@@ -70,7 +70,7 @@ class TokenBuckets:
         )
 
     def _tokens(self, work: float) -> float:
-        """Invert `work`."""
+        """Return the number of tokens whose step has that cost: the inverse of `work`."""
         return self.break_even_tokens / 2 * (math.sqrt(1 + 4 * work / self.break_even_tokens) - 1)
 
 

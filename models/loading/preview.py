@@ -36,7 +36,7 @@ def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
 
 
 def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "rows 3"], Sharding]:
-    """Return the kernel of the preview map, with the bias as its last row, and its sharding."""
+    """Fit the preview map by least squares; return its kernel, bias as last row, and sharding."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
     encoded = [mean_latents(colour) for colour in colours]

@@ -69,7 +69,7 @@ class RandomWeights(Shapes):
         return filled(module, arrays)
 
     def _transfer(self, array: Array) -> Array:
-        """Return the array in its final location; a hook for subclasses."""
+        """Return the array in its final memory; a hook for subclasses."""
         return array
 
     def _place(self, path: str, leaf: nnx.Variable[Any]) -> Any:
@@ -90,7 +90,7 @@ class RandomWeights(Shapes):
 
 
 def _is_stacked(leaf: nnx.Variable[Any]) -> bool:
-    """Return whether the first axis counts layers."""
+    """Return whether the first axis of a leaf counts stacked layers."""
     return "layers" in (leaf.get_metadata().get("axes") or ())
 
 
@@ -110,7 +110,7 @@ def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
 
 
 def _places(shape: tuple[int, ...]) -> Array:
-    """Return the index of each element in row-major order, uint32 [*shape], with overflow."""
+    """Return the row-major index of each element of a shape, uint32 [*shape], with overflow."""
     number = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         number = number * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
@@ -118,7 +118,7 @@ def _places(shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(bits: Array) -> Array:
-    """Hash each element's bits.
+    """Hash each element of an integer array, to pseudorandom bits.
 
     JAX's own generator takes ten times as long to compile, for each shape anew, and the quality of
     these values does not matter. Source: Appleby, MurmurHash3, fmix32.

@@ -117,23 +117,23 @@ class Shapes:
         return abstract
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
-        """Return an abstract preview."""
+        """Return an abstract preview layer, without fitting it."""
         return abstract_preview(latent_channels)
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of CLIP's, since no files are read."""
         return BlankTokenizer()
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of T5's, since no files are read."""
         return BlankTokenizer()
 
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of Qwen's, since no files are read."""
         return BlankTokenizer()
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return a blank tokenizer."""
+        """Return a blank tokenizer in place of Gemma's, since no files are read."""
         return BlankTokenizer()
 
 
@@ -143,7 +143,7 @@ def _shape(path: str, leaf: nnx.Variable[Any], sharding: Sharding | None) -> jax
 
 
 def check_finite(name: str, network: nnx.Module) -> None:
-    """Verify that a network's arrays are finite.
+    """Verify that all arrays of a network are finite.
 
     Raises: CheckpointError: arrays contain NaN or infinity; names them.
     """
@@ -179,7 +179,7 @@ class ImagePromptSource:
 
 @dataclass(frozen=True)
 class ControlSource:
-    """Location of a ControlNet.
+    """Location of a model's ControlNet.
 
     Args:
         source: folder, hub id, or single file.
@@ -276,7 +276,7 @@ class Reading:
         places: Mapping[str, tuple[Path | ComponentFiles, Renames]],
         *denoising: str,
     ) -> dict[str, Any]:
-        """Load the networks of a family, by name.
+        """Load all networks of a family's checkpoint, by name.
 
         Args:
             shapes: returns the abstract networks with parameters of a dtype.

@@ -105,7 +105,9 @@ class LTX2AudioDecoder(nnx.Module):
     def __call__(
         self, latents: Float[Array, "batch tokens features"]
     ) -> Float[Array, "batch frames bins channels"]:
-        """Decode. A token has its channels in order, each with its bins.
+        """Decode audio latents to a log mel spectrogram.
+
+        A token has its channels in order, each with its bins.
 
         Returns:
             `COMPRESSION` frames per token, less three: the first token is a single frame.
@@ -121,7 +123,7 @@ class LTX2AudioDecoder(nnx.Module):
 
 
 def _fitted(x: Spectrogram, frames: int, bins: int) -> Spectrogram:
-    """Crop frames and bins at the end, or pad them with zeros."""
+    """Crop a spectrogram's frames and bins at the end, or pad them with zeros."""
     x = x[:, :frames, :bins]
     missing = (frames - x.shape[1], bins - x.shape[2])
     return jnp.pad(x, ((0, 0), *((0, count) for count in missing), (0, 0)))

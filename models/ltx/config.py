@@ -72,7 +72,7 @@ class StreamSizes:
 
 @dataclass(frozen=True)
 class LTX2Config:
-    """Fields of diffusers' LTX2VideoTransformer3DModel config, with its defaults (2.0's).
+    """Fields of diffusers' LTX2VideoTransformer3DModel config, with the defaults of LTX-2.0.
 
     Raises:
         ValueError: an unsupported value; names the field.

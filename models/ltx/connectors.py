@@ -94,7 +94,7 @@ class Connector(nnx.Module):
         return rms(x, EPSILON)
 
     def registered(self, x: Tokens, mask: Mask) -> Tokens:
-        """Move words to the front, and replace padding by registers."""
+        """Move the text tokens to the front, and replace padding by learned registers."""
         if self.registers is None:
             return x
         tokens, registers = x.shape[1], self.registers[...]
@@ -144,7 +144,7 @@ class TextConnectors(nnx.Module):
         return Contexts(self.video(video, mask), self.audio(audio, mask))
 
     def _projected(self, flat: Tokens) -> tuple[OfVideo, OfAudio]:
-        """Project to each stream's features, by one shared or two width-scaled projections."""
+        """Project text to each stream's features, by one shared or two width-scaled projections."""
         if not self.config.per_modality_projections:
             (shared,) = self.projections
             return (both := shared(flat)), both
@@ -156,13 +156,13 @@ class TextConnectors(nnx.Module):
 
 
 def by_token(states: States, mask: Mask) -> States:
-    """Normalize each token of each layer by its RMS; padding is 0 (LTX-2.3)."""
+    """Normalize each text token of each layer by its RMS; padding is 0 (LTX-2.3)."""
     normed = jnp.moveaxis(rms(jnp.moveaxis(states, -1, 2), EPSILON), 2, -1)
     return jnp.where(mask[..., None, None], normed, 0)
 
 
 def by_layer(states: States, mask: Mask) -> States:
-    """Normalize each layer of a text by mean and range over its words; padding is 0 (LTX-2.0)."""
+    """Normalize a text's states of each layer by mean and range; padding is 0 (LTX-2.0)."""
     selected = mask[..., None, None]
     values = states.astype(jnp.float32)
     numbers = mask.sum(axis=1)[:, None, None, None] * states.shape[2]

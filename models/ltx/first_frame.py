@@ -30,7 +30,7 @@ def read_first_frame(
 
 
 def compressed(image: np.ndarray, crf: int = CRF) -> np.ndarray:
-    """Return an image, uint8 [height, width, 3], after H.264 compression, with even sides."""
+    """Compress an image with H.264 as a single frame, uint8 [height, width, 3], with even sides."""
     height, width = (side // 2 * 2 for side in image.shape[:2])
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:

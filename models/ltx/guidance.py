@@ -35,7 +35,7 @@ class Prediction(NamedTuple):
     """Whether attention between video and audio is disabled."""
 
     def weights(self, values: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Return the guidance weights against this prediction, for video and audio."""
+        """Return the weights of guidance away from this prediction, for video and audio."""
         if self.skip_self:
             return values["stg_scale"], values["stg_scale"]
         if self.skip_cross:
@@ -44,7 +44,7 @@ class Prediction(NamedTuple):
 
 
 def predictions_of(rows: PyTree, guided: bool) -> list[Prediction]:
-    """Return the predictions that a step needs: the prompt's, then those to guide away from."""
+    """Return a step's predictions: the prompt's, then those that guidance moves away from."""
     if not guided:
         return [Prediction()]
     predictions = [Prediction(prompt) for prompt in range(rows["prompt_embeds"].shape[1])]

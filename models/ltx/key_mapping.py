@@ -19,7 +19,7 @@ _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 
 def attention(source: str, target: str) -> dict[str, str]:
-    """Return renames of an attention layer's keys, without a common prefix."""
+    """Return rename rules of an attention layer's keys, without their common prefix."""
     layers = {
         **{rf"to_{parameter}": parameter for parameter in "qkv"},
         r"to_out\.0": "out",
@@ -39,7 +39,7 @@ def attention(source: str, target: str) -> dict[str, str]:
 
 
 def feed_forward(source: str, target: str) -> dict[str, str]:
-    """Return renames of a feed-forward's keys, without a common prefix."""
+    """Return rename rules of a feed-forward's keys, without their common prefix."""
     return {
         rf"{source}\.net\.{name}\.{leaf}": f"{target}.{layer}.{to}"
         for name, layer in ((r"0\.proj", "up"), ("2", "down"))
@@ -51,7 +51,7 @@ _CONNECTOR = {**attention("attn1", "attention"), **feed_forward("ff", "feed_forw
 
 
 def connector_renames(per_modality: bool) -> Renames:
-    """Return renames of the text connectors' keys.
+    """Return rename rules of the keys of LTX-2's text connectors.
 
     Args:
         per_modality: whether each stream has a separate projection.
@@ -81,7 +81,7 @@ def connector_renames(per_modality: bool) -> Renames:
 
 
 def _block(audio: str, cross: str, table: str) -> dict[str, str]:
-    """Return the renames of one stream of a block; `audio` is the prefix of the audio's names."""
+    """Return rename rules of one stream of a block; `audio` is the prefix of the audio's names."""
     return {
         **attention(f"{audio}attn1", "self_attention"),
         **attention(f"{audio}attn2", "text_attention"),
@@ -94,7 +94,7 @@ def _block(audio: str, cross: str, table: str) -> dict[str, str]:
 
 
 def _ends(audio: str, scales: str, gate: str) -> dict[str, str]:
-    """Return the renames of one stream's input and output layers, without their leaves."""
+    """Return rename rules of one stream's input and output layers, without their leaves."""
     times = {
         f"{audio}time_embed": "time",
         f"{audio}prompt_adaln": "text_time",
@@ -247,7 +247,7 @@ _ACTIVATION = {
 
 
 def vocoder_renames(config: VocoderConfig | ExtendedVocoderConfig) -> Renames:
-    """Return renames of a vocoder's keys."""
+    """Return rename rules of a vocoder's keys."""
     if isinstance(config, VocoderConfig):
         return _vocoder("", "", config)
     return (
@@ -260,7 +260,7 @@ def vocoder_renames(config: VocoderConfig | ExtendedVocoderConfig) -> Renames:
 
 
 def _vocoder(source: str, target: str, config: VocoderConfig) -> Renames:
-    """Return one vocoder's renames; the checkpoint numbers its stacks across all levels."""
+    """Return one vocoder's rename rules; the checkpoint numbers its stacks across all levels."""
     per_level = len(config.resnet_kernel_sizes)
     stacks = {
         rf"{source}resnets\.{level * per_level + number}": f"{target}levels.{level}.stacks.{number}"

@@ -77,7 +77,7 @@ class LatentUpsampler(nnx.Module):
         return self.leave(x)
 
     def _enlarged(self, x: Frames) -> Frames:
-        """Enlarge each frame: convolve, move channels to pixels, and decimate."""
+        """Enlarge each frame of video latents: convolve, move channels to pixels, and decimate."""
         scale, (batch, frames) = self.config.scale, x.shape[:2]
         output = self.up(x.reshape(-1, *x.shape[2:]))[:, None]
         output = into_pixels(output, (1, scale.numerator, scale.numerator))[:, 0]

@@ -48,7 +48,7 @@ class LatentUpsamplerConfig:
 
     @property
     def scale(self) -> Fraction:
-        """Enlargement of both sides: upsample by the numerator, decimate by the denominator."""
+        """Scale factor of both sides: upsample by the numerator, decimate by the denominator."""
         return SCALES[self.rational_spatial_scale if self.use_rational_resampler else 2.0]
 
     @classmethod

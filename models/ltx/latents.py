@@ -24,14 +24,14 @@ Flat = Float[Array, "*batch numbers"]
 
 
 class BothStreams(NamedTuple):
-    """Latent tokens of video and audio."""
+    """Latent tokens of a video and of its audio."""
 
     video: Float[Array, "*batch tokens channels"]
     audio: Float[Array, "*batch _tokens _channels"]
 
     @property
     def flat(self) -> Flat:
-        """Both streams as one vector, video first: the latents of a row."""
+        """Tokens of both streams as one vector, video first: the latents of a row."""
         return jnp.concatenate([tokens.reshape(*tokens.shape[:-2], -1) for tokens in self], axis=-1)
 
 
@@ -74,7 +74,7 @@ class LatentGrid:
         }
 
     def numbers(self, sizes: LatentSizes) -> int:
-        """Return the length of the flat vector of both streams."""
+        """Return the number of elements of the flat latent vector of both streams."""
         video = int(np.prod(sizes.grid)) * self.video.latent_channels
         return video + sizes.audio_latents * self.audio.features
 
@@ -99,7 +99,7 @@ def size_leaves(sizes: LatentSizes) -> dict[str, np.ndarray]:
 
 
 def latent_sizes_of(row: PyTree) -> LatentSizes:
-    """Return the sizes stored in one or several rows."""
+    """Return the latent sizes stored in the leaves of one or several rows."""
     frames, rows, columns = row["grid"].shape[-4:-1]
     sound, rate = row["sound"].shape[-3:-1]
     return LatentSizes((frames, rows, columns), sound, float(rate))

@@ -88,7 +88,7 @@ class Configs(NamedTuple):
         return configs
 
     def check(self) -> None:
-        """Check that the networks' sizes match. Raises: ValueError: two differ."""
+        """Check that the sizes of LTX-2's networks match. Raises: ValueError: two differ."""
         network, text, sound = self.transformer, self.connectors, self.audio_vae
         sizes = {
             "in_channels": self.vae.latent_channels,

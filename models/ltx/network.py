@@ -167,7 +167,7 @@ class StreamBlock(nnx.Module):
     def attend_other_stream(
         self, tokens: Tokens, other: Others, context: StreamContext, keys: HeadRotaryTable
     ) -> Tokens:
-        """Attend to the other stream, and gate the output.
+        """Attend from one stream's tokens to the other stream's, and gate the output.
 
         Args:
             tokens, other: modulated tokens of both streams.
@@ -178,7 +178,7 @@ class StreamBlock(nnx.Module):
         return gate * output
 
     def apply_feed_forward(self, x: Tokens, context: StreamContext) -> Tokens:
-        """Apply the modulated feed-forward."""
+        """Apply the stream's modulated feed-forward."""
         shift, scale, gate = with_offsets(self.table[...], context.vectors)[3:6]
         normed = rms(x, self.epsilon) * (1 + scale) + shift
         return split(x + self.feed_forward(normed) * gate, *SPLIT)
@@ -375,7 +375,7 @@ class LTX2Transformer(nnx.Module):
         return (selected[:, None] & perturbed.skip_self,)
 
     def rope(self, sizes: LatentSizes) -> tuple[tuple[HeadRotaryTable, HeadRotaryTable], ...]:
-        """Return each stream's RoPE: within the stream, and by time only for the other stream."""
+        """Return each stream's RoPE: for attention within it, and by time only between streams."""
         config = self.config
         seconds = max(config.pos_embed_max_pos, config.audio_pos_embed_max_pos)
         video = video_places(config, sizes.grid, sizes.fps)
@@ -401,7 +401,7 @@ class LTX2Transformer(nnx.Module):
 
 
 def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.Param[Any]:
-    """Return `count` learned vectors, the modulations for shared vectors of zero."""
+    """Create `count` learned modulation vectors, to which shared vectors are added."""
     vectors = jax.random.normal(rngs.params(), (count, width), param_dtype)
     return nnx.Param(vectors / width**0.5, axes=(None, "embed"))
 
@@ -409,7 +409,7 @@ def table(count: int, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> 
 def with_offsets(
     offsets: Float[Array, "count width"], vectors: Float[Array, "batch times _count width"]
 ) -> list[Float[Array, "batch times width"]]:
-    """Add a block's table to the shared modulation vectors.
+    """Add a block's learned vectors to the shared modulation vectors.
 
     Source: Chen et al. 2023 (PixArt-α), section 2.3.
     """

@@ -141,7 +141,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
     def _start(
         self, request: LTX2Request, images: Mapping[str, bytes], sizes: LatentSizes
     ) -> dict[str, np.ndarray]:
-        """Return inputs of the first latents: noise, a first frame, or a first stage's latents."""
+        """Return the inputs of a row's start: noise, a first frame, or first-stage latents."""
         if HIRES in images and self.upsampler is not None:
             marks = {"from_image": np.zeros(0)} if "image" in images else {}
             scale = self.upsampler.scale
@@ -228,7 +228,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
 
     @property
     def stg_block(self) -> int:
-        """Block that skips self-attention in spatio-temporal guidance."""
+        """Index of the block that skips self-attention in spatio-temporal guidance."""
         last: int = self.config.num_layers - 1
         return min(STG_BLOCK, last)
 

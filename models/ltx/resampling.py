@@ -42,7 +42,7 @@ class AntialiasedActivation(nnx.Module):
         )
 
     def __call__(self, x: Signal) -> Signal:
-        """Upsample, activate, and downsample."""
+        """Upsample a signal, apply the activation, and downsample."""
         up, down = (filters[...].reshape(-1).astype(x.dtype) for filters in (self.up, self.down))
         repeats = len(up) // self.ratio - 1
         spare = len(up) - self.ratio
@@ -99,5 +99,5 @@ def _filtered(
 
 
 def _repeated(x: Signal, before: int, after: int) -> Signal:
-    """Pad with copies of the first and last sample."""
+    """Pad a signal with copies of its first and last sample."""
     return jnp.pad(x, ((0, 0), (before, after), (0, 0)), mode="edge")

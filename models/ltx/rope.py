@@ -58,7 +58,7 @@ def head_rotary_table(
 def rotate_heads(
     x: Float[Array, "batch tokens heads dim"], rope: HeadRotaryTable, kind: str
 ) -> Array:
-    """Rotate each pair of dimensions by its angle, in float32."""
+    """Rotate each pair of head dimensions by its RoPE angle, in float32."""
     if kind == "split":
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         partners = jnp.concatenate([second, first], axis=-1)
@@ -68,12 +68,12 @@ def rotate_heads(
 
 
 def _both(first: Array, second: Array, kind: str) -> Array:
-    """Arrange values for the first and second dimensions of each pair."""
+    """Arrange RoPE values for the first and second dimensions of each pair."""
     if kind == "split":
         return jnp.concatenate([first, second], axis=-1)
     return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
 
 
 def _frequencies(count: int, theta: float) -> np.ndarray:
-    """Return frequencies from π / 2 to θ · π / 2, computed in float64."""
+    """Return RoPE frequencies from π / 2 to θ · π / 2, computed in float64."""
     return (theta ** np.linspace(0.0, 1.0, count) * np.pi / 2).astype(np.float32)

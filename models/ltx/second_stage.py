@@ -42,7 +42,7 @@ UNGUIDED: Mapping[str, Any] = {
 
 
 def enlargers_of(config: LatentUpsamplerConfig | None, *, stg: bool) -> dict[str, Enlarger]:
-    """Return the enlargers of a model's spec.
+    """Return the second-stage enlargers (latent upsamplers) that a model's spec lists.
 
     Args:
         config: config of the latent upsampler; None without one.
@@ -108,7 +108,7 @@ def second_latents(
 def _noise(
     grid: LatentGrid, seed: int, sizes: LatentSizes, *, of_frames: bool
 ) -> dict[str, np.ndarray]:
-    """Draw the noise of both streams.
+    """Draw the second stage's noise of both streams.
 
     Args:
         of_frames: whether the video's noise is drawn channel by channel, as in the first stage.

@@ -16,7 +16,7 @@ Module = TypeVar("Module", bound=nnx.Module)
 
 
 class AudioParts(NamedTuple):
-    """Networks that decode audio."""
+    """Networks that decode audio latents: VAE decoder and vocoder."""
 
     vae: LTX2AudioDecoder
     vocoder: Vocoder | ExtendedVocoder

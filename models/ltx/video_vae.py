@@ -33,7 +33,7 @@ WINDOW = (3, 3, 3)
 
 
 class Edges(NamedTuple):
-    """Padding modes; over time, the first and last frames are repeated."""
+    """Padding modes of convolutions; over time, the first and last frames are repeated."""
 
     causal: bool
     """Whether a frame depends on earlier frames only."""
@@ -89,7 +89,7 @@ class FramesBlock(nnx.Module):
 
 
 class Down(nnx.Module):
-    """Downsampling that moves pixels into channels, with a shortcut that averages channels."""
+    """Downsampling of a video: moves pixels into channels; the shortcut averages channels."""
 
     def __init__(
         self, level: VaeLevel, edges: Edges, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -101,7 +101,7 @@ class Down(nnx.Module):
         self.conv = EdgeConv(level.width_in, narrow, edges, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, x: Frames) -> Frames:
-        """Downsample; repeats the first frame so that frames divide by the stride."""
+        """Downsample a video; repeats the first frame so that frames divide by the stride."""
         x = jnp.concatenate([x[:, : self.stride[0] - 1], x], axis=1)
         shortcut = into_channels(x, self.stride)
         shortcut = shortcut.reshape(*shortcut.shape[:-1], self.width, -1).mean(axis=-1)
@@ -109,7 +109,7 @@ class Down(nnx.Module):
 
 
 class Up(nnx.Module):
-    """Upsampling by moving channels into pixels, with a shortcut that repeats channels."""
+    """Upsampling of a video: moves channels into pixels; the shortcut repeats channels."""
 
     def __init__(
         self, level: VaeLevel, edges: Edges, *, rngs: nnx.Rngs, param_dtype: DTypeLike
@@ -123,7 +123,7 @@ class Up(nnx.Module):
         self.residual = level.residual
 
     def __call__(self, x: Frames) -> Frames:
-        """Upsample, and drop the copies of the first frame."""
+        """Upsample a video, and drop the copies of the first frame."""
         output = into_pixels(self.conv(x), self.stride)
         if self.residual:
             shortcut = into_pixels(x, self.stride)
@@ -234,7 +234,7 @@ class LTX2VideoAutoencoder(nnx.Module):
         return self.encoder_out(jax.nn.silu(rms(x, EPSILON)))[..., :-1]
 
     def decode(self, latents: Latents) -> Frames:
-        """Return the pixels of latents, about in [-1, 1]."""
+        """Decode latents to pixels, approximately in [-1, 1]."""
         x = self.decoder_in(latents)
         for part in (*self.decoder_mid, *self.up):
             x = part(x)

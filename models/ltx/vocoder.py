@@ -31,13 +31,13 @@ QUIETEST = 1e-5
 
 
 class Leaky(nnx.Module):
-    """Leaky ReLU activation as a module."""
+    """Leaky ReLU activation, as a module."""
 
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
     def __call__(self, x: Signal) -> Signal:
-        """Apply the leaky ReLU."""
+        """Apply leaky ReLU to a signal."""
         return jax.nn.leaky_relu(x, self.slope)
 
 
@@ -54,14 +54,14 @@ class Snake(nnx.Module):
         self.beta = nnx.Param(zeros, axes=(None,)) if beta else None
 
     def __call__(self, x: Signal) -> Signal:
-        """Apply the Snake activation."""
+        """Apply the Snake activation to a signal."""
         alpha = jnp.exp(self.alpha[...].astype(x.dtype))
         beta = alpha if self.beta is None else jnp.exp(self.beta[...].astype(x.dtype))
         return x + jnp.square(jnp.sin(alpha * x)) / (beta + PERIOD_EPSILON)
 
 
 class Residuals(nnx.Module):
-    """Pairs of convolutions with a residual per pair; the first of each pair is dilated."""
+    """Residual stack of a vocoder: pairs of convolutions, the first of each pair dilated."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Residuals(nnx.Module):
 
 
 class Upsampling(nnx.Module):
-    """Transposed convolution.
+    """Transposed convolution that upsamples a signal.
 
     Args:
         window: number of output samples that each input sample affects.
@@ -203,7 +203,10 @@ class Vocoder(nnx.Module):
         )
 
     def __call__(self, mel: Float[Array, "batch frames bins_of_all"]) -> Sound:
-        """Return the waveform. A frame has its channels in order, each with its bins."""
+        """Decode a log mel spectrogram to a waveform.
+
+        A frame has its channels in order, each with its bins.
+        """
         x = self.enter(mel)
         for level in self.levels:
             x = level(x)
@@ -244,7 +247,7 @@ class ExtendedVocoder(nnx.Module):
         )
 
     def __call__(self, mel: Float[Array, "batch frames bins_of_all"]) -> Sound:
-        """Return the waveform at the higher rate, in [-1, 1]."""
+        """Decode a log mel spectrogram to a waveform at the higher rate, in [-1, 1]."""
         low = self.vocoder(mel)
         samples = low.shape[1]
         low = jnp.pad(low, ((0, 0), (0, -samples % self.config.hop_length), (0, 0)))

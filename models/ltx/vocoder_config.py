@@ -62,7 +62,7 @@ class VocoderConfig:
 
     @property
     def samples(self) -> int:
-        """Samples per spectrogram frame."""
+        """Audio samples per spectrogram frame."""
         return math.prod(self.upsample_factors)
 
     @classmethod
@@ -141,7 +141,7 @@ class ExtendedVocoderConfig:
 
     @property
     def out_channels(self) -> int:
-        """Audio channels."""
+        """Number of audio channels of the waveform."""
         return self.vocoder.out_channels
 
     @property

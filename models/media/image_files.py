@@ -89,7 +89,7 @@ def has_transparent_pixels(image: Image.Image) -> bool:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return an image in RGB, with transparent areas composited on white."""
+    """Composite an image with transparency on white; return RGB."""
     colours = image.convert("RGBA")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, colours).convert("RGB")
@@ -169,14 +169,17 @@ def converting_errors(max_pixels: int) -> Iterator[None]:
 
 
 def _fault_of(error: Exception) -> str:
-    """Describe what a decoder found, without its own words."""
+    """Describe a decoding error in our own words, since decoders' messages are for programmers."""
     if "truncated" in str(error):
         return "is broken and cannot be decoded: it ends before its last pixels"
     return "is broken and cannot be decoded"
 
 
 def _check_header(data: bytes, max_pixels: int) -> str:
-    """Validate scans, size and frame count, and return the media type. Raises: ImageFileError."""
+    """Validate an image file's scans, size and frame count; return the media type.
+
+    Raises: ImageFileError.
+    """
     if count_scans(data) > MAX_SCANS:
         raise ImageFileError(f"is a JPEG of more than {MAX_SCANS} scans; save it again as baseline")
     with opened(data) as image:

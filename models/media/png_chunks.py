@@ -50,7 +50,7 @@ def has_long_text(data: bytes, keyword: bytes) -> bool:
 
 
 def _metadata(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each complete profile and text chunk."""
+    """Yield the start and end of each complete colour profile and text chunk of a PNG."""
     start = len(SIGNATURE)
     while start + _FRAME <= len(data):
         end = start + _FRAME + int.from_bytes(data[start : start + 4], "big")
@@ -61,7 +61,7 @@ def _metadata(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _keeps(data: bytes, start: int, end: int, kept: frozenset[bytes]) -> bool:
-    """Return whether a chunk is a text to keep, and short enough."""
+    """Return whether a PNG's text chunk is to be kept, and short enough."""
     kind, content = data[start + 4 : start + 8], data[start + 8 : end - 4]
     keyword, _, rest = content[: MAX_TEXT_BYTES + 1].partition(b"\0")
     if kind == _PROFILE or keyword not in kept or len(content) > MAX_TEXT_BYTES:
@@ -71,14 +71,14 @@ def _keeps(data: bytes, start: int, end: int, kept: frozenset[bytes]) -> bool:
 
 
 def _packed_text(kind: bytes, rest: bytes) -> bytes:
-    """Return the deflated part of a text chunk after its keyword: after method, and languages."""
+    """Return the compressed part of a PNG's text chunk, after keyword, method and languages."""
     if kind == b"zTXt":
         return rest[1:]
     return rest[2:].split(b"\0", 2)[-1]
 
 
 def _unpacks(packed: bytes) -> bool:
-    """Return whether deflated data is valid and at most `MAX_TEXT_BYTES` long."""
+    """Return whether compressed data is valid and at most `MAX_TEXT_BYTES` long unpacked."""
     unpacking = zlib.decompressobj()
     try:
         unpacking.decompress(packed, MAX_TEXT_BYTES)

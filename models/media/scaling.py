@@ -28,17 +28,17 @@ class FrameScaling:
     """Whether frames are converted to grey levels before scaling."""
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the frame size for an output video of that width and height."""
+        """Return the size of an input video's frames for an output of that width and height."""
         return (width, height) if self.side_px is None else (self.side_px, self.side_px)
 
     def scaled(self, frame: Image.Image, size: tuple[int, int]) -> Image.Image:
-        """Scale a frame to that size."""
+        """Scale an input video's frame to that size."""
         image = frame.convert("L") if self.is_grey else frame
         return covering(image, size) if self.fit == "cover" else stretched(image, size)
 
 
 def covering(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Resize to cover the size and crop to the centre, preserving proportions.
+    """Resize an image to cover a size, and crop it to the centre, preserving proportions.
 
     Source: diffusers image_processor.py, VaeImageProcessor.resize, resize_mode "crop".
     """
@@ -59,7 +59,7 @@ def stretched(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
-    """Scale a size down to at most that many pixels, keeping its proportions.
+    """Scale an image size down to at most `most` pixels, keeping its proportions.
 
     Args:
         size: width and height.
@@ -75,7 +75,7 @@ def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
 
 
 def size_of_area(size: tuple[int, int], area: int) -> tuple[int, int]:
-    """Scale a size to about that area, keeping its proportions; a side can round to 0.
+    """Scale an image size to about that area, keeping its proportions; a side can round to 0.
 
     Args:
         size: width and height.

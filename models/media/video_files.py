@@ -48,7 +48,7 @@ decode some packets while they probe a file."""
 
 @dataclass(frozen=True)
 class VideoBounds:
-    """Limits for one video."""
+    """Limits for one input video: number of frames, and pixels."""
 
     max_frames: int
     max_pixels: int
@@ -57,7 +57,7 @@ class VideoBounds:
 
 
 def check(data: bytes, bounds: VideoBounds) -> ImageFile:
-    """Validate a file by decoding it frame by frame: a video, or an image as a single frame.
+    """Validate a video, or an image as a single frame, by decoding the file frame by frame.
 
     Raises: ImageFileError.
     """
@@ -84,7 +84,7 @@ def check(data: bytes, bounds: VideoBounds) -> ImageFile:
 def frames(
     data: bytes, max_pixels: int | None = None, is_mask: bool = False
 ) -> Iterator[Image.Image]:
-    """Yield a file's frames, upright and in RGB; an image yields a single frame.
+    """Yield the frames of a video or image file, upright and in RGB.
 
     Transparent pixels are composited on white; those of a mask keep their colours.
 
@@ -119,12 +119,12 @@ def _images(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Image
 
 
 def is_video(data: bytes) -> bool:
-    """Return whether a file begins as one of the containers that are read."""
+    """Return whether a file begins like one of the accepted video containers."""
     return _container(data) is not None
 
 
 def _container(data: bytes) -> Container | None:
-    """Identify the container by the first bytes; None: neither MP4 nor WebM."""
+    """Identify a video's container by its first bytes; None: neither MP4 nor WebM."""
     if data[4:8] == b"ftyp":
         return MP4
     return WEBM if data.startswith(b"\x1a\x45\xdf\xa3") else None
@@ -170,7 +170,7 @@ def _frames(file: Any, stream: Any, max_pixels: int | None) -> Iterator[Any]:
 
 
 def _prepare(context: Any, max_pixels: int | None) -> None:
-    """Configure a decoder. Raises: ImageFileError: unsupported codec, or too large."""
+    """Configure a video decoder. Raises: ImageFileError: unsupported codec, or too large."""
     if context.name not in CODECS:
         message = f"is encoded as {context.name}; send H.264, H.265, VP8, VP9 or AV1"
         raise ImageFileError(message)
@@ -181,14 +181,14 @@ def _prepare(context: Any, max_pixels: int | None) -> None:
 
 
 def _check_size(width: int, height: int, max_pixels: int) -> None:
-    """Enforce the pixel limit of a frame. Raises: ImageFileError."""
+    """Enforce the pixel limit of a video frame. Raises: ImageFileError."""
     if width * height > max_pixels:
         message = f"has {width} x {height} pixels a frame; {max_pixels} are allowed"
         raise ImageFileError(message)
 
 
 def _oriented(frame: Any) -> Image.Image:
-    """Return a frame rotated as players display it."""
+    """Return a video frame rotated as players display it."""
     from av.video.reformatter import Interpolation
 
     exactly = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT

@@ -123,11 +123,11 @@ class Layout:
         return tuple(taken)
 
     def spec(self, axes: Axes, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return the partition of an array with these logical axes."""
+        """Return the PartitionSpec of an array with these logical axes."""
         return PartitionSpec(*(names or None for names in self.split(axes, shape)))
 
     def sharding(self, axes: Axes, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of an array with these logical axes."""
+        """Return the NamedSharding of an array with these logical axes."""
         return NamedSharding(self.mesh, self.spec(axes, shape))
 
     def of_parameter(self, path: str, leaf: nnx.Variable[Any]) -> NamedSharding:

@@ -33,7 +33,7 @@ def rename_axes_by_size(encoder: Module, replicated_below: int = REPLICATED_BELO
 
     Args:
         encoder: the network, which may be abstract.
-        whole_below: bytes under which every device has all of it.
+        replicated_below: bytes below which every device has the whole encoder.
     """
     parameters = [node for _, node in nnx.iter_graph(encoder) if isinstance(node, nnx.Param)]
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in parameters)

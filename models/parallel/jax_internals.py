@@ -19,7 +19,7 @@ TESTED = ("0.10.2", "0.12.0.1")
 
 
 class Name(NamedTuple):
-    """Name in JAX that other versions may lack."""
+    """Name in JAX's internals that other versions of JAX may lack."""
 
     module: str
     attribute: str
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Object of that name in JAX.
+        """Object of that name in JAX's internals.
 
         Raises: JaxNameMissing.
         """
@@ -51,7 +51,7 @@ class Members(NamedTuple):
 
 
 class JaxNameMissing(ImportError):
-    """Error raised if this version of JAX lacks a requested name."""
+    """Error of a name that this version of JAX lacks."""
 
 
 SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"
@@ -166,7 +166,7 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    """Look up a name of `NAMES` in JAX.
+    """Look up one of `NAMES` in JAX's internals.
 
     Raises: JaxNameMissing: this version of JAX no longer has it, or not yet.
     """

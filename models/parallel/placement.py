@@ -91,12 +91,12 @@ def in_memory(
 
 
 def _is_separate(leaf: nnx.Variable[Any]) -> bool:
-    """Return True for a tuple with an array per layer (`models.nn.layers.scanned` places each)."""
+    """Return whether a stacked parameter is a tuple with an array per layer."""
     return isinstance(leaf.get_value(), tuple)
 
 
 def _moved(value: jax.Array, place: NamedSharding) -> jax.Array:
-    """Move an array, also from host memory, to a sharding."""
+    """Move an array, possibly from host memory, to a sharding."""
     if jax.typeof(value).memory_space == jax.memory.Space.Host:
         moved: jax.Array = jax.device_put(value, place)
     else:

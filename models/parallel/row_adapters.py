@@ -17,7 +17,7 @@ class AdapterPages(nnx.Param[Any]):
 
 
 class RowAdapters(NamedTuple):
-    """Pages and scales of each row; unused entries have a scale of 0."""
+    """Adapter pages and scales of each row; unused entries have a scale of 0."""
 
     pages: Int[Array, "rows pages"]
     """Indices of pages in the bank (models/nn/layers/adapter_bank.py)."""

@@ -14,7 +14,7 @@ from models.vae.references import Grid
 
 
 def image_ids(*grids: Grid) -> np.ndarray:
-    """Return positions of consecutive images: (index, row, column), [tokens, 3]."""
+    """Return RoPE positions of consecutive images: (index, row, column), [tokens, 3]."""
     return np.concatenate([_of_one(index, *grid) for index, grid in enumerate(grids)])
 
 

@@ -170,7 +170,7 @@ class QwenImage21Transformer(nnx.Module):
         prefix: tuple[Segment, ...],
         **some: int,
     ) -> Tokens:
-        """Run the blocks; `some` selects a range, as in `run`."""
+        """Run the transformer blocks over prefix and image; `some` selects a range, as in `run`."""
         return run(self.blocks, both, lambda b, x: b(x, vectors, at, prefix), **some)
 
     def _run_cached(
@@ -203,7 +203,7 @@ def _segments(
     grids: tuple[Grid, ...],
     places: tuple[int, ...],
 ) -> list[Segment]:
-    """Return the parts of the prefix without padding: text, and each reference between texts."""
+    """Return the segments of the prefix without padding: text, and each reference image in it."""
     segments, end, read = [], 0, 0
     for grid, place in zip(grids[1:], places, strict=True):
         count = math.prod(grid)
@@ -219,7 +219,7 @@ def _inserted(
     counts: list[int],
     places: tuple[int, ...],
 ) -> Float[Array, "batch prefix width"]:
-    """Replace the captions' tokens of each reference by the reference's own."""
+    """Replace the caption's tokens of each reference image by the latents' tokens."""
     parts, read, used = [], 0, 0
     for count, place in zip(counts, places, strict=True):
         parts += [words[:, read:place], references[:, used : used + count]]
@@ -228,7 +228,7 @@ def _inserted(
 
 
 def _ids(grid: Grid, place: int) -> np.ndarray:
-    """Return the positions of an image's tokens, [tokens, 3]."""
+    """Return the RoPE positions of an image's tokens, [tokens, 3]."""
     rows, columns = grid
     middle = rows // 2 - rows, columns // 2 - columns
     return grid_ids(rows, columns, before=(place,), first=middle)

@@ -42,12 +42,12 @@ class QwenImage21Pipeline(CaptionPipeline, LatentFramePipeline[ChatNetworks]):
 
     @staticmethod
     def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens c"]:
-        """Flatten latents: each is a token."""
+        """Flatten latents to tokens [tokens, c]: each latent is a token."""
         return latents.reshape(-1, latents.shape[-1])
 
     @staticmethod
     def unpack(packed: Float[Array, "tokens c"], h: int, w: int) -> Float[Array, "h w c"]:
-        """Undo `pack`."""
+        """Reshape tokens to latents [h, w, c]: the inverse of `pack`."""
         return packed.reshape(h, w, -1)
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:

@@ -28,7 +28,7 @@ class QwenImage21Request(TrueCfgRequest):
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Guidance scales that are inputs of every step."""
+        """Guidance scales of the request, which are inputs of every step."""
         return {"true_cfg_scale": self.true_cfg_scale}
 
 

@@ -62,12 +62,12 @@ class Plan:
         return len(self.timesteps)
 
     def at(self, step: int) -> dict[str, np.float32]:
-        """Return the values of one step."""
+        """Return the plan's values of one step."""
         return {name: column[step] for name, column in self.values.items()}
 
 
 def per_row(value: Float[Array, " batch"], latents: Latents) -> Array:
-    """Reshape one number per row to [batch, 1, …], to multiply it with latents."""
+    """Reshape one number per row to [batch, 1, …], to broadcast it over latents."""
     return value.reshape(-1, *(1,) * (latents.ndim - 1))
 
 
@@ -92,7 +92,7 @@ class Scheduler(Protocol):
 
     @property
     def solver(self) -> Solver:
-        """Solver of its steps; rows whose schedulers have equal solvers share a program."""
+        """Solver of the scheduler's steps; rows with equal solvers share a program."""
         ...
 
     def plan(

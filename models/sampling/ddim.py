@@ -43,7 +43,7 @@ class DDIMStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Apply eq. 12: sum of the denoised latents, the predicted noise and new noise."""
+        """Apply eq. 12 of DDIM: sum of denoised latents, predicted noise and new noise."""
         denoised = predicted(latents, output, values)
         if self.thresholds:
             denoised = thresholded(denoised, values)
@@ -79,7 +79,7 @@ class DDIM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Solver; thresholding is part of its arithmetic."""
+        """DDIM solver; thresholding is part of its arithmetic."""
         return DDIMStep(self.thresholding)
 
     def plan(
@@ -90,7 +90,10 @@ class DDIM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`. With eta, every step draws noise, even if it adds none."""
+        """Compute the step table, as `Scheduler.plan`.
+
+        With eta, each step draws noise, even if unused.
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = integer_timesteps(self, steps)[first_step(steps, strength) :]
         table = self.alphas_cumprod()
@@ -107,13 +110,13 @@ class DDIM(NoiseSchedule):
         )
 
     def _previous(self, times: NDArray[np.int64], steps: int, table: Any) -> Any:
-        """Return alphas_cumprod after each step: a fixed stride down, for any spacing."""
+        """Return alphas_cumprod after each DDIM step: a fixed stride down, for any spacing."""
         previous = times - self.num_train_timesteps // steps
         final = np.float32(1) if self.set_alpha_to_one else table[0]
         return np.where(previous >= 0, table[np.maximum(previous, 0)], final)
 
     def _values(self, alpha: Any, sigma: Any, now: Any, after: Any) -> dict[str, Any]:
-        """Compute all steps' columns; `now` and `after` are alphas_cumprod at a step's ends."""
+        """Compute all steps' solver values; `now` and `after` are alphas_cumprod around a step."""
         variance = (1 - after) / (1 - now) * (1 - now / after)  # eq. 16
         deviation = np.float32(self.eta) * np.sqrt(variance)
         clips = self.clip_sample and not self.thresholding

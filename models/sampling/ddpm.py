@@ -49,7 +49,7 @@ class DDPMStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Apply eq. 7: a weighted sum of the denoised and the current latents, and noise."""
+        """Apply eq. 7 of DDPM: weighted sum of denoised and current latents, and noise."""
         denoised = predicted(latents, output, values)
         if self.thresholds:
             denoised = thresholded(denoised, values)
@@ -80,7 +80,7 @@ class DDPM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Solver; thresholding is part of its arithmetic."""
+        """DDPM solver; thresholding is part of its arithmetic."""
         return DDPMStep(self.thresholding)
 
     def plan(
@@ -91,7 +91,7 @@ class DDPM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`. A step at timestep 0 draws no noise."""
+        """Compute the step table, as `Scheduler.plan`. A step at timestep 0 draws no noise."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if timesteps is None:
             times = integer_timesteps(self, steps)
@@ -103,7 +103,7 @@ class DDPM(NoiseSchedule):
         return self._plan(times[first:], now, after)
 
     def _plan(self, times: NDArray[np.int64], now: Any, after: Any) -> Plan:
-        """Build the plan; `now` and `after` are alphas_cumprod at a step's ends."""
+        """Build the plan of DDPM; `now` and `after` are alphas_cumprod around a step."""
         alpha, sigma = np.sqrt(now), np.sqrt(1 - now)
         return Plan(
             timesteps=times.astype(np.float32),
@@ -130,7 +130,7 @@ class DDPM(NoiseSchedule):
         }
 
     def _deviation(self, now: Any, after: Any) -> Any:
-        """Return the deviation of the added noise: the posterior's, or that of the forward step."""
+        """Return the standard deviation of DDPM's added noise: posterior or forward step."""
         beta = 1 - now / after
         if self.variance_type == "fixed_large":
             return np.sqrt(beta)

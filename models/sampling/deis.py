@@ -47,7 +47,7 @@ class DEIS(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """Name in requests."""
+        """Name of the scheduler in requests."""
         return "deis"
 
     @property
@@ -73,7 +73,7 @@ class DEIS(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`."""
+        """Compute the step table, as `Scheduler.plan`."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._schedule(steps)
         first, count = first_step(steps, strength), len(times)
@@ -88,7 +88,7 @@ class DEIS(MultistepSchedule):
         return min(self.solver_order, done + 1, left)
 
     def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
-        """Return the factors of one step, in the form that `DPMStep` reads."""
+        """Return the factors of one DEIS step, in the form that `DPMStep` reads."""
         alpha, sigma = self.mixed(sigmas[[step + 1, *(step - i for i in range(order))]])
         terms = {f"difference_{i}": 0.0 for i in range(1, self.solver_order)} | {"noise": 0.0}
         terms["latents"] = alpha[0] / alpha[1]
@@ -100,7 +100,7 @@ class DEIS(MultistepSchedule):
         return terms | {"current": weights.sum()} | differences
 
     def _schedule(self, steps: int) -> tuple[Any, Column]:
-        """Return integer timesteps [n] and sigmas [n + 1]."""
+        """Return the schedule of DEIS: integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if chosen_spacing(self):
             sigmas = self.respaced(train, steps)

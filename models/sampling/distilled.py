@@ -15,7 +15,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True, kw_only=True)
 class DistilledSchedule(NoiseSchedule):
-    """Options of both methods, always with the distillation's spacing."""
+    """Options of the schedulers of distilled models (LCM, TCD), with the distillation's spacing."""
 
     beta_start: float = 0.00085
     beta_end: float = 0.012
@@ -25,7 +25,7 @@ class DistilledSchedule(NoiseSchedule):
     """Timesteps at which the model was distilled; an image uses some of them."""
 
     def distilled_timesteps(self, steps: int, timesteps: Numbers | None) -> NDArray[np.int64]:
-        """Return evenly spaced timesteps of the distillation, or a request's own.
+        """Return evenly spaced timesteps of the distillation, or the request's timesteps.
 
         Raises: OptionError: too many steps, or timesteps that do not fall.
         """

@@ -34,7 +34,7 @@ class DPMStep(MultistepStep):
     METHOD: ClassVar[str] = "dpm"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the integrands of earlier steps, the newest as `previous_1`."""
+        """Return the initial history: zeros for the integrands of earlier steps, newest first."""
         return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, self.order)}
 
     def step(
@@ -45,7 +45,7 @@ class DPMStep(MultistepStep):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Sum the latents, the integrand, its backward differences, and noise."""
+        """Apply one DPM-Solver step: sum of latents, integrand, backward differences and noise."""
         denoised, current = self.integrand(latents, output, values)
         term = {name: per_row(value, latents) for name, value in values.items()}
         recent = [current, *(history[f"previous_{i}"] for i in range(1, self.order))]
@@ -95,7 +95,7 @@ class DPMSolver(MultistepSchedule):
 
     @property
     def solves_for_noise(self) -> bool:
-        """True for the methods without ++."""
+        """True for DPM-Solver without ++, which integrates the noise."""
         return not self.algorithm_type.endswith("++")
 
     @property
@@ -105,12 +105,12 @@ class DPMSolver(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """Name in requests, also for orders other than 2 and methods without ++."""
+        """Name of the scheduler in requests, by order and algorithm."""
         return f"dpmpp_{3 if self.solver_order == 3 else 2}m_sde" if self.stochastic else "dpmpp_2m"
 
     @property
     def solver(self) -> Solver:
-        """Solver by order, integrand and thresholding; all other options are in the values."""
+        """Solver by order, integrand and thresholding; other options are in the plan's values."""
         return DPMStep(*self.step_options)
 
     def plan(
@@ -121,7 +121,7 @@ class DPMSolver(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`."""
+        """Compute the step table, as `Scheduler.plan`."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._schedule(steps, timesteps)
         first = first_step(steps if timesteps is None else len(times), strength)
@@ -150,7 +150,7 @@ class DPMSolver(MultistepSchedule):
         return {**zeros, **terms}
 
     def _schedule(self, steps: int, timesteps: Numbers | None) -> tuple[Any, Column]:
-        """Return integer timesteps [n] and sigmas [n + 1]."""
+        """Return DPM-Solver's schedule: integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if timesteps is not None:
             self._check_custom()
@@ -197,6 +197,6 @@ class DPMSolver(MultistepSchedule):
 
 
 def _lu(log_table: Column, steps: int) -> Any:
-    """Return sigmas at even steps of lambda. Source: Lu et al. 2022 (DPM-Solver), section 3.2."""
+    """Return sigmas at equally spaced lambda. Source: Lu et al. 2022 (DPM-Solver), section 3.2."""
     high, low = float(log_table[-1]), float(log_table[0])
     return np.exp(high + np.linspace(0, 1, steps) * (low - high))

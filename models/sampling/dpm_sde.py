@@ -30,12 +30,12 @@ from models.sampling.two_stage import Stages, TwoStageSchedule
 
 @dataclass(frozen=True)
 class ExponentialStep(Solver):
-    """Solver of both methods: a weighted sum of the step's start, denoised latents and noise."""
+    """Solver of exponential integrators: weighted sum of start, denoised latents and noise."""
 
     METHOD: ClassVar[str] = "exponential"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the latents at the step's start, and the first stage's noise."""
+        """Return the initial history: zeros for a step's first latents and first-stage noise."""
         return {"start": jnp.zeros_like(latents), "noise": jnp.zeros_like(latents)}
 
     def step(
@@ -46,7 +46,7 @@ class ExponentialStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Sum them; the second stage may reuse the first one's noise."""
+        """Apply one stage: a weighted sum; the second stage may reuse the first one's noise."""
         term = {name: per_row(value, latents) for name, value in values.items()}
         denoised = predicted(latents, output, values)
         start = jnp.where(term["second"] > 0, history["start"], latents)
@@ -59,7 +59,7 @@ class ExponentialStep(Solver):
 
 @dataclass(frozen=True, kw_only=True)
 class _Exponential(TwoStageSchedule):
-    """Options of both methods."""
+    """Options of the schedulers with two-stage exponential integrators."""
 
     beta_start: float = 0.00085
     beta_end: float = 0.012
@@ -83,7 +83,7 @@ class DPMSolverSDE(_Exponential):
     HAS_KARRAS_ENDS: ClassVar[bool] = False
 
     def stages(self, steps: SpacedSteps) -> Stages:
-        """Return the second stages: halfway to the next sigma, in its logarithm."""
+        """Return the second stages: halfway, in the logarithm, to the next sigma."""
         now, target = steps.sigmas[:-1], steps.sigmas[1:]
         middle = geometric_mean(now, target)
         half_down, half_up = ancestral_pairs(now, middle)
@@ -112,7 +112,7 @@ class DPMSolver2SAncestral(_Exponential):
     name: ClassVar[str] = "dpmpp_2s_ancestral"
 
     def stages(self, steps: SpacedSteps) -> Stages:
-        """Return the second stages: halfway to the sigma from which noise restores the next."""
+        """Return the second stages: halfway, in the logarithm, to each step's sigma_down."""
         now = steps.sigmas[:-1]
         down, up = ancestral_sigmas(steps.sigmas)
         middle = geometric_mean(now, down)
@@ -136,7 +136,7 @@ def ancestral_pairs(now: Column, target: Column) -> tuple[Column, Column]:
 
 
 def _values(ratio: Column, **given: Column | float) -> dict[str, Column]:
-    """Return the columns that `ExponentialStep` reads; those not given are 0.
+    """Return the values that `ExponentialStep` reads; those not given are 0.
 
     Args:
         ratio: of the sigmas after and before the step; 0 ends at the denoised latents.

@@ -33,7 +33,7 @@ class SinglestepStep(MultistepStep):
     METHOD: ClassVar[str] = "dpm_singlestep"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the group's first latents, and the integrands of earlier steps."""
+        """Return the initial history: zeros for a group's first latents and earlier integrands."""
         names = ("start", *(f"previous_{i}" for i in range(1, self.order)))
         return {name: jnp.zeros_like(latents) for name in names}
 
@@ -45,7 +45,7 @@ class SinglestepStep(MultistepStep):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Sum the group's first latents and integrand, differences from the latter, and noise."""
+        """Apply one singlestep step: sum of first latents, integrands, differences and noise."""
         denoised, current = self.integrand(latents, output, values)
         term = {name: per_row(value, latents) for name, value in values.items()}
         start = jnp.where(term["done"] == 0, latents, history["start"])
@@ -99,7 +99,7 @@ class DPMSolverSinglestep(MultistepSchedule):
 
     @property
     def solves_for_noise(self) -> bool:
-        """True for the method without ++."""
+        """True for the method without ++, which integrates the noise."""
         return not self.algorithm_type.endswith("++")
 
     @property
@@ -109,12 +109,12 @@ class DPMSolverSinglestep(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """Name in requests, also for other orders."""
+        """Name of the scheduler in requests, also for other orders."""
         return "dpmpp_2s"
 
     @property
     def solver(self) -> Solver:
-        """Solver by order, integrand and thresholding; all other options are in the values."""
+        """Solver by order, integrand and thresholding; other options are in the plan's values."""
         return SinglestepStep(*self.step_options)
 
     def plan(
@@ -125,7 +125,10 @@ class DPMSolverSinglestep(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`; one evaluation a step, and groups of `solver_order`."""
+        """Compute the step table, as `Scheduler.plan`.
+
+        There is one evaluation a step, in groups of `solver_order`.
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._schedule(steps)
         first, count = first_step(steps, strength), len(times)
@@ -142,7 +145,7 @@ class DPMSolverSinglestep(MultistepSchedule):
         return orders
 
     def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
-        """Return the factors of one step."""
+        """Return the factors of one step of singlestep DPM-Solver."""
         alpha, sigma = self.mixed(sigmas[[step + 1, *(step - i for i in range(order))]])
         clock = half_log_snr(alpha, sigma)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -151,7 +154,7 @@ class DPMSolverSinglestep(MultistepSchedule):
         return {**zeros, **terms, "done": float(order - 1)}
 
     def _schedule(self, steps: int) -> tuple[Any, Column]:
-        """Return integer timesteps [n] and sigmas [n + 1]."""
+        """Return the singlestep schedule: integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if chosen_spacing(self):
             sigmas = self.respaced(train, steps)

@@ -25,7 +25,7 @@ Slopes = tuple[list[Any], list[Any]]
 def multistep_terms(
     algorithm: str, solver_type: str, alpha: Column, sigma: Column, clock: Column
 ) -> Terms:
-    """Return the factors of the latents, of m0, of m0 - m1 and m1 - m2, and of noise."""
+    """Return DPM-Solver's factors of the latents, of m0, of m0 - m1 and m1 - m2, and of noise."""
     terms, slopes = _ALGORITHMS[algorithm](alpha, sigma, clock, solver_type)
     return terms | differences(clock, slopes)
 
@@ -114,12 +114,12 @@ def sde_dpmsolver(
 
 
 def slopes_of(solver_type: str, middle: Any, slopes: list[Any]) -> Slopes:
-    """Return the factors of the integrand's derivatives in steps of order 2, and of order 3."""
+    """Return the factors of the integrand's derivatives in DPM-Solver steps of order 2 and 3."""
     return [middle if solver_type == "midpoint" else slopes[0]], slopes
 
 
 def differences(clock: Column, slopes: Slopes) -> Terms:
-    """Return factors of m0 - m1 and m1 - m2 that estimate the derivatives.
+    """Return the factors of m0 - m1 and m1 - m2 that estimate the integrand's derivatives.
 
     Args:
         slopes: for each order from 2 on, the factors of the first and second derivative.
@@ -138,7 +138,7 @@ def differences(clock: Column, slopes: Slopes) -> Terms:
 
 
 def group_weights(clock: Column, slopes: Slopes, solver_type: str) -> Terms:
-    """Return factors of m0 - mk and m1 - mk that estimate the derivatives at the oldest point.
+    """Return the factors of m0 - mk and m1 - mk that estimate derivatives at the oldest point.
 
     Args:
         slopes: as in `differences`.

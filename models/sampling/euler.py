@@ -26,7 +26,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True)
 class EulerStep(Solver):
-    """Solver of Euler's method."""
+    """Solver of Euler's method, from the denoised latents."""
 
     METHOD: ClassVar[str] = "euler"
 
@@ -38,7 +38,7 @@ class EulerStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Step along the line towards the denoised latents, to the next sigma."""
+        """Take an Euler step along the line towards the denoised latents, to the next sigma."""
         denoised = predicted(latents, output, values)
         sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
         return SolverOutput(
@@ -83,7 +83,10 @@ class Euler(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`; custom sigmas include the last step's target (usually 0)."""
+        """Compute the step table, as `Scheduler.plan`.
+
+        Custom sigmas include the last step's target (usually 0).
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times, table = self._spaced(steps, timesteps) if sigmas is None else self._of_sigmas(sigmas)
         if self._continuous:
@@ -105,7 +108,7 @@ class Euler(NoisySchedule):
         return times.astype(np.float32), table
 
     def _spaced(self, steps: int, timesteps: Numbers | None) -> tuple[Column, Column]:
-        """Return timesteps [n] and sigmas [n + 1], or one sigma more with log_linear."""
+        """Return Euler's timesteps [n] and sigmas [n + 1], or one sigma more with log_linear."""
         respace = chosen_spacing(self)
         if timesteps is not None and (respace or self._continuous):
             raise OptionError(
@@ -125,7 +128,7 @@ class Euler(NoisySchedule):
         return times.astype(np.float32), np.append(sigmas, final).astype(np.float32)
 
     def _interpolated(self, times: Column, train: Column, steps: int) -> Column:
-        """Interpolate sigmas; log_linear gives one more, the last step's target."""
+        """Interpolate training sigmas at these timesteps; log_linear adds the last target."""
         if self.interpolation_type == "linear":
             return np.interp(times, np.arange(len(train)), train)
         return np.exp(linspace(float(np.log(train[-1])), float(np.log(train[0])), steps + 1))

@@ -62,7 +62,7 @@ class EulerAncestral(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`. Every step draws noise, even if it adds none."""
+        """Compute the step table, as `Scheduler.plan`. Every step draws noise, even if unused."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()

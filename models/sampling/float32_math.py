@@ -39,7 +39,7 @@ def _fma(a: Floats, b: Floats | np.float32 | float, c: Floats | float) -> Floats
 
 
 def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
-    """Evaluate a polynomial by Horner's scheme, the highest power first."""
+    """Evaluate a polynomial by Horner's scheme in float32, the highest power first."""
     total = np.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         total = _fma(total, x, coefficient)

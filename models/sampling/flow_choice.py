@@ -40,7 +40,7 @@ class ShiftedHeun(FlowMatchEuler):
     EVALUATIONS: ClassVar[Evaluations] = TWO_A_STEP
 
     def solver_plan(self, table: Column, times: Column, first: int) -> Plan:
-        """Build the plan of both stages from step `first` on."""
+        """Build the plan of Heun's two stages from step `first` on."""
         return flow_heun_plan(table, self.num_train_timesteps, first)
 
 
@@ -52,7 +52,7 @@ class ShiftedDPM(FlowMatchEuler):
     solver: ClassVar[Solver] = DPMStep()
 
     def solver_plan(self, table: Column, times: Column, first: int) -> Plan:
-        """Build the plan from step `first` on."""
+        """Build the plan of DPM-Solver++ (2M) from step `first` on."""
         count = len(times)
         orders = [1 if i in (first, count - 1) else 2 for i in range(first, count)]
         rows = [_terms(table, i, order) for i, order in enumerate(orders, first)]
@@ -62,7 +62,7 @@ class ShiftedDPM(FlowMatchEuler):
 
 
 def _terms(sigmas: Column, step: int, order: int) -> dict[str, Any]:
-    """Return the factors of one step, as `DPMStep` reads them.
+    """Return the factors of one DPM-Solver++ step over a flow, as `DPMStep` reads them.
 
     At sigma 1 the half-log-SNR is infinite, which leaves finite factors.
     """

@@ -44,14 +44,17 @@ class FlowMatchHeun:
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`, one entry per evaluation; image to image skips steps."""
+        """Compute the step table, as `Scheduler.plan`, one entry per evaluation.
+
+        Image to image skips steps.
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         return flow_heun_plan(
             self._sigmas(steps), self.num_train_timesteps, first_step(steps, strength)
         )
 
     def _sigmas(self, steps: int) -> Column:
-        """Return sigmas and a final 0; the ends are shifted twice, as in the reference."""
+        """Return Heun's sigmas for a flow and a final 0; the ends are shifted twice, as there."""
         ends = np.array([self.num_train_timesteps, 1], np.float32) / self.num_train_timesteps
         high, low = (float(end) * self.num_train_timesteps for end in self._shifted(ends))
         even = np.linspace(high, low, steps) / self.num_train_timesteps

@@ -35,7 +35,7 @@ class FlowMatchStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Step along the predicted velocity to the next sigma."""
+        """Take an Euler step along the predicted velocity to the next sigma."""
         sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
         following = euler(latents, output, sigma, sigma_next)
         return SolverOutput(following, denoised(latents, output, sigma), history)
@@ -67,7 +67,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         tokens: int | None = None,
         mu: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`; custom sigmas are one per step, and are shifted too.
+        """Compute the step table, as `Scheduler.plan`; custom sigmas, one per step, are shifted.
 
         Args:
             tokens: number of packed latents, if the pipeline supplies its own sigmas, as Flux's
@@ -89,7 +89,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         return self.solver_plan(table, times, first)
 
     def solver_plan(self, table: Column, times: Column, first: int) -> Plan:
-        """Build the plan from step `first` on.
+        """Build the plan of flow matching from step `first` on.
 
         Args:
             table: sigmas, and a final 0: [n + 1].
@@ -100,7 +100,7 @@ class FlowMatchEuler(FlowMatchSchedule):
 
     @staticmethod
     def flow_plan(times: Column, now: Column, values: Mapping[str, Column]) -> Plan:
-        """Build the plan of a method with one evaluation a step, at the sigmas `now`."""
+        """Build the plan of a flow's one-evaluation method, at the sigmas `now`."""
         return Plan(
             timesteps=times,
             input_scale=np.ones(len(now), np.float32),
@@ -113,7 +113,7 @@ class FlowMatchEuler(FlowMatchSchedule):
 
     @staticmethod
     def _first(steps: int, strength: float | None, *, of_pipeline: bool) -> int:
-        """Return the first step of image to image.
+        """Return the first step of image to image over a flow.
 
         Pipelines with their own sigmas round the share of steps up.
         """
@@ -125,7 +125,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         return first
 
     def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:
-        """Return unshifted sigmas; the lowest is shifted once already, as in the reference."""
+        """Return evenly spaced sigmas before the shift; the lowest is already shifted once."""
         if sigmas is not None:
             return np.asarray(sigmas, np.float32)
         if timesteps is not None:

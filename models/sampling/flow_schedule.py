@@ -91,7 +91,7 @@ class FlowMatchSchedule:
         return self.finished(self._shift(even.astype(np.float32), image_tokens, mu))
 
     def finished(self, shifted: Floats) -> Sigmas:
-        """Stretch and space shifted sigmas by the config, and append 0: [steps + 1]."""
+        """Stretch and space shifted sigmas of a flow by the config, and append 0: [steps + 1]."""
         rest = 1 - shifted
         if self.shift_terminal and rest[-1]:  # a single sigma of 1 leaves nothing to stretch
             shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
@@ -100,7 +100,7 @@ class FlowMatchSchedule:
         return np.append(shifted.astype(np.float32), np.float32(0))
 
     def statically_shifted(self, sigmas: Floats) -> Floats:
-        """Shift sigmas towards noise by `shift`, in their own precision."""
+        """Shift a flow's sigmas towards noise by the config's `shift`, in their own precision."""
         return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
 
     def _shift(self, sigmas: Sigmas, image_tokens: int, mu: float | None) -> Floats:

@@ -34,14 +34,14 @@ class Heun(TwoStageSchedule):
     solver: ClassVar[Solver] = TwoStageStep()
 
     def stages(self, steps: SpacedSteps) -> Stages:
-        """Return the second stages: at the next step's sigma."""
+        """Return Heun's second stages: at the next step's sigma."""
         limit = self.clip_sample_range if self.clip_sample else float(UNCLIPPED)
         first, second = heun_values(steps.sigmas, limit)
         return Stages(steps.timesteps[1:], steps.sigmas[1:-1], first, second)
 
 
 def heun_values(sigmas: Column, limit: float = float(UNCLIPPED)) -> tuple[Values, Values]:
-    """Return the values of the first and the second stages.
+    """Return the solver values of Heun's first and second stages.
 
     Args:
         sigmas: [n + 1]; the last is 0.

@@ -43,7 +43,7 @@ class KDPM2(TwoStageSchedule):
         return spaced._replace(timesteps=spaced.timesteps.round())
 
     def stages(self, steps: SpacedSteps) -> Stages:
-        """Return the second stages: halfway to the next sigma, in its logarithm."""
+        """Return the second stages of KDPM2: halfway to the next sigma, in its logarithm."""
         return middle_stages(steps, steps.sigmas[1:])
 
 
@@ -54,7 +54,7 @@ class KDPM2Ancestral(KDPM2):
     name: ClassVar[str] = "dpm_2_ancestral"
 
     def stages(self, steps: SpacedSteps) -> Stages:
-        """Return the second stages: halfway to the sigma from which noise restores the next."""
+        """Return the second stages: halfway, in the logarithm, to each step's sigma_down."""
         down, up = ancestral_sigmas(steps.sigmas)
         stages = middle_stages(steps, down)
         return stages._replace(
@@ -81,6 +81,6 @@ def middle_stages(steps: SpacedSteps, targets: Column) -> Stages:
 
 
 def geometric_mean(first: Column, second: Column) -> Column:
-    """Return the sigmas halfway in their logarithm, float32."""
+    """Return the geometric means of pairs of sigmas, float32."""
     mean: Column = np.sqrt(first.astype(np.float64) * second).astype(np.float32)
     return mean

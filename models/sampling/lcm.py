@@ -44,7 +44,7 @@ class LCMStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Apply the consistency function, then add noise of the next timestep."""
+        """Take an LCM step: apply the consistency function, then add noise of the next timestep."""
         clean = predicted(latents, output, values)
         if self.thresholds:
             clean = thresholded(clean, values)
@@ -74,7 +74,7 @@ class LCM(DistilledSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Solver; thresholding is part of its arithmetic."""
+        """LCM solver; thresholding is part of its arithmetic."""
         return LCMStep(self.thresholding)
 
     def plan(
@@ -85,7 +85,7 @@ class LCM(DistilledSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`. The last step draws no noise."""
+        """Compute the step table, as `Scheduler.plan`. The last step draws no noise."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self.distilled_timesteps(steps, timesteps)
         times = times[first_step(len(times), strength) :]

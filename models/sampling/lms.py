@@ -30,7 +30,7 @@ class LMSStep(Solver):
     METHOD: ClassVar[str] = "lms"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the derivatives of earlier steps, the newest as `previous_1`."""
+        """Return the initial history: zeros for the derivatives of earlier steps, newest first."""
         return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, ORDER)}
 
     def step(
@@ -41,7 +41,7 @@ class LMSStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Add each derivative, multiplied by the integral of its basis polynomial."""
+        """Apply one LMS step: add each derivative, times the integral of its basis polynomial."""
         denoised = predicted(latents, output, values)
         derivative = (latents - denoised) / per_row(values["sigma"], latents)
         recent = [derivative, *(history[f"previous_{i}"] for i in range(1, ORDER))]
@@ -69,7 +69,7 @@ class LMS(SpacedSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`.
+        """Compute the step table, as `Scheduler.plan`.
 
         Image to image keeps the order of the step's index, as in the reference: derivatives of
         skipped steps count as zero.
@@ -83,7 +83,7 @@ class LMS(SpacedSchedule):
 
 
 def _weights(sigmas: Column, step: int) -> list[float]:
-    """Integrate the basis polynomials of one step's derivatives, the newest first; then zeros.
+    """Integrate the basis polynomials of one LMS step's derivatives, newest first; then zeros.
 
     Exact but for rounding, where the reference calls an adaptive quadrature: Gauss' two points
     integrate polynomials of degree 3.
@@ -97,7 +97,7 @@ def _weights(sigmas: Column, step: int) -> list[float]:
 
 
 def _basis(nodes: Column, index: int, points: Column) -> Column:
-    """Evaluate Lagrange's basis polynomial of one node."""
+    """Evaluate the Lagrange basis polynomial of one node."""
     others = np.delete(nodes, index)
     ratios = (points[:, None] - others) / (nodes[index] - others)
     product: Column = ratios.prod(axis=1)

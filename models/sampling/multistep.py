@@ -31,7 +31,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True)
 class MultistepStep(Solver):
-    """Base of the solvers of these methods."""
+    """Base of the multistep solvers (DPM-Solver, DEIS, UniPC)."""
 
     order: int = 2
     of_noise: bool = False
@@ -56,7 +56,7 @@ class MultistepStep(Solver):
 
 @dataclass(frozen=True, kw_only=True)
 class MultistepSchedule(NoiseSchedule):
-    """Options of both methods; a schedule is timesteps [n] and sigmas [n + 1]."""
+    """Base of the multistep schedulers: options; schedules are timesteps [n] and sigmas [n + 1]."""
 
     solver_order: int = 2
     thresholding: bool = False
@@ -94,7 +94,7 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def name(self) -> str:
-        """Name in requests."""
+        """Name of the scheduler in requests."""
         raise NotImplementedError
 
     @property
@@ -119,11 +119,11 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def step_options(self) -> tuple[int, bool, bool]:
-        """Options that determine the arithmetic and the history; all others are in the values."""
+        """Options that select the solver and its history; all others are in the plan's values."""
         return self.solver_order, self.solves_for_noise, self.thresholds
 
     def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
-        """Return sigmas of the chosen spacing between the ends of a table (last entry highest)."""
+        """Return sigmas in the chosen spacing between the ends of a table (last entry highest)."""
         space = chosen_spacing(self)
         assert space is not None
         ends = (self.sigma_max, table[-1]), (self.sigma_min, table[0])
@@ -150,7 +150,7 @@ class MultistepSchedule(NoiseSchedule):
         return self.num_train_timesteps - int(np.searchsorted(lambdas[::-1], np.float32(lowest)))
 
     def prediction_values(self, sigmas: Column) -> dict[str, Column]:
-        """Return the columns that `integrand` reads, one entry per step."""
+        """Return the values that `integrand` reads, one entry per step."""
         alpha, sigma = self.mixed(sigmas)
         if self.prediction_type == "flow_prediction":
             values = of_noisy("epsilon", sigmas)
@@ -166,7 +166,7 @@ class MultistepSchedule(NoiseSchedule):
     def multistep_plan(
         self, timesteps: Any, sigmas: Column, first: int, values: Mapping[str, Column]
     ) -> Plan:
-        """Build the plan from step `first` on; `values` start there, other columns at step 0."""
+        """Build a multistep method's plan from step `first` on; `values` start at that step."""
         now = sigmas[first:-1]
         alpha, sigma = self.mixed(now)
         return Plan(
@@ -191,5 +191,5 @@ def _log(values: Column) -> Column:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """Turn one mapping per step into one column per name."""
+    """Convert one mapping per step into one array of all steps per name."""
     return {name: np.array([row[name] for row in rows], np.float32) for name in rows[0]}

@@ -19,7 +19,7 @@ from models.spec.option import OptionError
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySchedule(NoiseSchedule):
-    """Timesteps and interpolated sigmas of both Euler methods."""
+    """Base of the Euler schedulers: timesteps and interpolated sigmas."""
 
     name: ClassVar[str]
 
@@ -29,7 +29,7 @@ class NoisySchedule(NoiseSchedule):
         return times.astype(np.float32)
 
     def noisy_plan(self, timesteps: Column, sigmas: Column, first: int, **more: Column) -> Plan:
-        """Build the plan from step `first` on.
+        """Build the plan of an Euler method from step `first` on.
 
         Args:
             sigmas: one per timestep, and the last step's target.
@@ -50,7 +50,7 @@ class NoisySchedule(NoiseSchedule):
         )
 
     def _init_noise_sigma(self, greatest: np.float32) -> float:
-        """Return the scale of initial latents.
+        """Return the standard deviation of the initial latents.
 
         Leading spacing skips the top timesteps, so the latents also contain an image.
         """

@@ -51,7 +51,7 @@ def _option(kind: type, name: str, of: Kind) -> Option:
 
 
 def _kind_of(hint: Any) -> Kind | None:
-    """Map a type hint to an option's kind: `float`, `float | None` → number; a tuple → None."""
+    """Return the option kind of a type hint: `float`, `float | None` → number; a tuple → None."""
     members = [member for member in get_args(hint) or (hint,) if member is not type(None)]
     return _KINDS.get(members[0]) if len(members) == 1 else None
 
@@ -70,7 +70,7 @@ def check_options(scheduler: Any) -> None:
 
 
 def check_option(name: str, value: Any, option: Option) -> None:
-    """Check one option.
+    """Validate the value of one scheduler option.
 
     Raises: OptionError: the value is not allowed.
     """

@@ -43,7 +43,7 @@ class PNDMStep(Solver):
     METHOD: ClassVar[str] = "pndm"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for earlier outputs, the newest as `previous_1`, and the first latents."""
+        """Return the initial history: zeros for earlier outputs, newest first, and latents."""
         names = ("start", *(f"previous_{i}" for i in range(1, _OUTPUTS)))
         return {name: jnp.zeros_like(latents) for name in names}
 
@@ -55,7 +55,7 @@ class PNDMStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Apply eq. 9, from the first latents in the evaluation that repeats a step."""
+        """Apply one PLMS step, eq. 9; the repeated evaluation starts from the first latents."""
         term = {name: per_row(value, latents) for name, value in values.items()}
         repeats = term["repeats"] > 0
         recent = [output, *(history[f"previous_{i}"] for i in range(1, _OUTPUTS))]
@@ -105,7 +105,7 @@ class PNDM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`: one evaluation more than steps.
+        """Compute the step table, as `Scheduler.plan`: one evaluation more than steps.
 
         As in the reference, image to image repeats its own first step, at whatever timestep
         follows.
@@ -132,7 +132,7 @@ class PNDM(NoiseSchedule):
         )
 
     def _transfer(self, times: NDArray[np.int64], stride: int, table: Any) -> dict[str, Any]:
-        """Return the factors of eq. 9, each step a fixed stride down."""
+        """Return the factors of eq. 9 (PNDM's transfer), each step a fixed stride down."""
         repeated = stride * (np.arange(len(times)) == _REPEAT)
         if (times + repeated).max() >= len(table):
             raise OptionError("steps_offset", "leads beyond the last training timestep")
@@ -155,7 +155,7 @@ class PNDM(NoiseSchedule):
 
 
 def _weights(evaluations: int) -> dict[str, Column]:
-    """Return the weights of the last outputs, and the evaluation that repeats a step."""
+    """Return PLMS's weights of the last outputs, and the index of the repeated evaluation."""
     rows = np.array([_WEIGHTS[min(i, len(_WEIGHTS) - 1)] for i in range(evaluations)], np.float32)
     repeats = (np.arange(evaluations) == _REPEAT).astype(np.float32)
     return {f"weight_{i}": rows[:, i] for i in range(_OUTPUTS)} | {"repeats": repeats}

@@ -22,7 +22,7 @@ from models.spec.option import OptionError
 
 
 def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
-    """Return factors for the clean latents of clean + sigma · noise (Euler).
+    """Return factors that recover the clean latents from clean + sigma · noise (Euler).
 
     Source: diffusers scheduling_euler_discrete.py, step.
     """
@@ -36,7 +36,7 @@ def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
 
 
 def of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Column]:
-    """Return factors for the clean latents of alpha · clean + sigma · noise; not for flows.
+    """Return factors that recover clean latents from alpha · clean + sigma · noise; not for flows.
 
     Raises: OptionError: epsilon at zero SNR, where it does not determine them.
     """
@@ -53,7 +53,7 @@ def of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Co
 
 
 def noise_of_mixed(prediction_type: str, alpha: Column, sigma: Column) -> dict[str, Column]:
-    """Return factors for the noise in alpha · clean + sigma · noise; names begin with `noise_`."""
+    """Return factors that recover the noise from alpha · clean + sigma · noise (`noise_…`)."""
     zeros, ones = np.zeros_like(sigma), np.ones_like(sigma)
     values = {
         "epsilon": _values(zeros, ones, ones),
@@ -71,7 +71,7 @@ def _values(skip: Column, out: Column, over: Column) -> dict[str, Column]:
 def predicted(
     latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]], of: str = ""
 ) -> Latents:
-    """Compute (skip · latents + out · output) / over, by row.
+    """Convert a network's output to a prediction, (skip · latents + out · output) / over, by row.
 
     Args:
         of: prefix of the factors' names in `values`.
@@ -92,7 +92,7 @@ def clipped(denoised: Latents, limit: Float[Array, " batch"]) -> Latents:
 
 @runtime_checkable
 class Thresholding(Protocol):
-    """Options of dynamic thresholding."""
+    """Options of dynamic thresholding (Imagen) of the denoised latents."""
 
     @property
     def dynamic_thresholding_ratio(self) -> float:
@@ -101,12 +101,12 @@ class Thresholding(Protocol):
 
     @property
     def sample_max_value(self) -> float:
-        """Maximum of the bound."""
+        """Maximum of the bound of dynamic thresholding."""
         ...
 
 
 def threshold_values(options: Thresholding, steps: int) -> dict[str, Column]:
-    """Return the columns that `thresholded` reads, which are not part of programs."""
+    """Return the values that `thresholded` reads; they are inputs of programs, not constants."""
     return {
         "threshold_quantile": np.full(steps, options.dynamic_thresholding_ratio, np.float32),
         "threshold_greatest": np.full(steps, options.sample_max_value, np.float32),

@@ -39,7 +39,7 @@ from models.spec.scheduler_names import resolve_scheduler
 
 
 class Entry(NamedTuple):
-    """Supported scheduler: one entry of `SCHEDULERS`."""
+    """Supported scheduler: its classes here and in diffusers, its solver and its request names."""
 
     reference: str | None
     """Class in diffusers: the `_class_name` of a checkpoint's config, and an alias in requests.
@@ -244,7 +244,7 @@ def _options(kind: type) -> dict[str, Option]:
 
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:
-    """Build a scheduler from the keys of the config that its class has, then the options."""
+    """Build a scheduler from the config keys that its class has, overridden by the options."""
     names = {entry.name for entry in fields(kind)} - _NOT_IN_CONFIGS
     values = {key: value for key, value in _given(config).items() if key in names}
     scheduler: Scheduler = kind(
@@ -254,7 +254,7 @@ def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config, without those that diffusers marks as defaults."""
+    """Return the values of a scheduler's config, without those that diffusers marks as defaults."""
     defaulted = config.get("_use_default_values", ())
     return {
         key: value
@@ -264,7 +264,7 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(kind: type, key: str, value: Any) -> Any:
-    """Convert an option's value from a config.
+    """Convert the value of a scheduler option in a config.
 
     Lists become hashable tuples, and integers floats if the option is a number. Values that only
     another scheduler has are replaced by `READ_AS`.

@@ -24,7 +24,7 @@ class ShrunkGenerator(TorchGenerator):
         self._larger, self._smaller = larger, smaller
 
     def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.float32]:
-        """Return noise of that shape, [channels, h, w]."""
+        """Draw noise of that shape, [channels, h, w], averaged from a larger image's."""
         channels, *grid = shape
         sides = zip(grid, self._larger, self._smaller, strict=True)
         drawn: NDArray[np.floating] = super().randn(

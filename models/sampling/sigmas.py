@@ -32,7 +32,7 @@ def exponential(first: float, last: float, count: int) -> NDArray[np.float64]:
 
 
 def beta(first: float, last: float, count: int) -> NDArray[np.float64]:
-    """Space sigmas by quantiles of Beta(0.6, 0.6).
+    """Space sigmas by quantiles of the distribution Beta(0.6, 0.6).
 
     Source: Lee et al. 2024, Beta Sampling is All You Need.
     """

@@ -21,7 +21,7 @@ History = Mapping[str, jax.Array]
 
 
 class SolverOutput(NamedTuple):
-    """Result of one denoising step."""
+    """Result of a solver's step: the next latents, denoised latents and history."""
 
     latents: Latents
     denoised: Latents
@@ -31,7 +31,7 @@ class SolverOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver:
-    """Arithmetic of one method. Fields are plain literals, written by `str` and read by `parse`."""
+    """Arithmetic of one denoising method. Fields are literals, written by `str` and parsed."""
 
     METHOD: ClassVar[str]
     """First word of the text form."""

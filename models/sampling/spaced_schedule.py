@@ -28,7 +28,7 @@ class SpacedSteps(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SpacedSchedule(NoisySchedule):
-    """Timesteps and sigmas of methods with a choice of spacing."""
+    """Base of schedulers with a choice of spacing: timesteps and sigmas."""
 
     use_karras_sigmas: bool = False
     use_exponential_sigmas: bool = False
@@ -45,7 +45,7 @@ class SpacedSchedule(NoisySchedule):
         chosen_spacing(self)
 
     def spaced_steps(self, steps: int) -> SpacedSteps:
-        """Return timesteps and sigmas."""
+        """Return the timesteps and sigmas in the chosen spacing."""
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()
         log_table = np.log(train)
@@ -57,7 +57,7 @@ class SpacedSchedule(NoisySchedule):
         return SpacedSteps(times, table, log_table)
 
     def _ends(self, sigmas: Column) -> tuple[float, float]:
-        """Return the highest and the lowest sigma of a spacing."""
+        """Return the highest and the lowest sigma between which steps are spaced."""
         if self.use_karras_sigmas and not self.HAS_KARRAS_ENDS:
             return float(sigmas[0]), float(sigmas[-1])
         high = sigmas[0] if self.sigma_max is None else self.sigma_max

@@ -39,7 +39,7 @@ class TCD(DistilledSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`. The last step draws no noise."""
+        """Compute the step table, as `Scheduler.plan`. The last step draws no noise."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         times = self.distilled_timesteps(steps, timesteps)
         times = times[first_step(len(times), strength) :]
@@ -60,7 +60,7 @@ class TCD(DistilledSchedule):
         )
 
     def _values(self, following: NDArray[np.int64], table: Any) -> dict[str, Any]:
-        """Return the factors of each step to the timestep `following`, by way of a lower one."""
+        """Return TCD's factors of each step to the timestep `following`, by way of a lower one."""
         lower = np.floor(np.float32(1 - self.eta) * following.astype(np.float32)).astype(np.int64)
         back = table[following] / table[lower]
         return {

@@ -116,7 +116,7 @@ def check_request(
     Raises: OptionError: no steps, or a list that the scheduler does not accept.
 
     Args:
-        takes: lists that the reference's scheduler accepts.
+        accepted: lists that the reference's scheduler accepts.
     """
     both = {"timesteps": timesteps, "sigmas": sigmas}
     given = {name: value for name, value in both.items() if value is not None}

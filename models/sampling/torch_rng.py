@@ -42,11 +42,11 @@ class TorchGenerator:
         return self._twister.randint(0, 2**32, size=count, dtype=np.uint32)
 
     def _uniform(self, count: int) -> NDArray[np.float32]:
-        """Draw uniforms of 24 bits each, in [0, 1)."""
+        """Draw uniform floats of 24 bits, in [0, 1)."""
         return (self._uint32(count) & np.uint32(0xFF_FFFF)).astype(np.float32) * np.float32(2**-24)
 
     def _blocks(self, count: int, *, half: bool) -> NDArray[np.float32]:
-        """Draw normals in blocks of 16; a remainder's own block overwrites the last 16 values.
+        """Draw normals in blocks of 16, as torch; a remainder's block overwrites the last 16.
 
         Before that, float32 draws uniforms for the remainder too; half precisions do not.
         """
@@ -59,7 +59,7 @@ class TorchGenerator:
         return values
 
     def _scalar(self) -> float:
-        """Draw a double by Box-Muller; every second call returns the other half of the pair."""
+        """Draw a float64 normal by Box-Muller; every second call returns the other half."""
         if self._spare is not None:
             value, self._spare = self._spare, None
             return value
@@ -69,7 +69,7 @@ class TorchGenerator:
         return radius * math.cos(2.0 * math.pi * turn)
 
     def _double(self) -> float:
-        """Draw 53 bits in [0, 1), the high word first."""
+        """Draw a uniform float64 of 53 bits, in [0, 1), the high word first."""
         high, low = (int(word) for word in self._uint32(2))
         return ((high << 32 | low) & (2**53 - 1)) * 2.0**-53
 

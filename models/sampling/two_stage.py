@@ -32,7 +32,7 @@ class TwoStageStep(Solver):
     METHOD: ClassVar[str] = "two_stage"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the latents and the derivative at the step's start."""
+        """Return the initial history: zeros for latents and derivative at the step's start."""
         return {"start": jnp.zeros_like(latents), "derivative": jnp.zeros_like(latents)}
 
     def step(
@@ -43,7 +43,7 @@ class TwoStageStep(Solver):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Step from the step's start, along the mean of this and the first stage's derivative."""
+        """Take a two-stage step from its start, along the mean of both stages' derivatives."""
         term = {name: per_row(value, latents) for name, value in values.items()}
         denoised = clipped(predicted(latents, output, values), values["limit"])
         derivative = (latents - denoised) / term["sigma"]
@@ -70,7 +70,7 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStageSchedule(SpacedSchedule):
-    """Plan of both stages' evaluations, in turn."""
+    """Base of two-stage schedulers: the plan alternates both stages' evaluations."""
 
     EVALUATIONS: ClassVar[Evaluations] = TWO_A_STEP
     ACCEPTED_LISTS: ClassVar[frozenset[str]] = frozenset()
@@ -87,7 +87,7 @@ class TwoStageSchedule(SpacedSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`, one entry per evaluation; image to image skips steps."""
+        """Compute the step table, as `Scheduler.plan`, one entry per evaluation."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         spaced = self.spaced_steps(steps)
         stages = self.stages(spaced)
@@ -111,7 +111,7 @@ class TwoStageSchedule(SpacedSchedule):
 
 
 def interleaved(first: Column, second: Column) -> Column:
-    """Return the entries of both columns in turn, float32: [n] and [n - 1] → [2 n - 1]."""
+    """Interleave the values of first and second stages, float32: [n] and [n - 1] → [2 n - 1]."""
     both = np.empty(len(first) + len(second), np.float32)
     both[0::2], both[1::2] = first, second
     return both
@@ -120,7 +120,7 @@ def interleaved(first: Column, second: Column) -> Column:
 def two_stage_values(
     sigma: Column, length: Column, limit: float = float(UNCLIPPED), **given: Column | float
 ) -> dict[str, Column]:
-    """Return the columns that `TwoStageStep` reads; those not given are a first stage's."""
+    """Return the values that `TwoStageStep` reads; defaults are those of a first stage."""
     values = {"second": 0.0, "weight": 1.0, "first_weight": 0.0, "noise": 0.0, "limit": limit}
     columns = {**values, **given, "sigma": sigma, "length": length}
     return {

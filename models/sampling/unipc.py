@@ -33,7 +33,7 @@ class UniPCStep(MultistepStep):
     METHOD: ClassVar[str] = "unipc"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Return zeros for the history that the corrector reads.
+        """Return the initial history that UniPC's corrector reads, all zeros.
 
         It has the corrected latents at the start of the last step, and the integrands of earlier
         steps, the newest as `previous_1`.
@@ -49,7 +49,7 @@ class UniPCStep(MultistepStep):
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> SolverOutput:
-        """Correct the latents, then predict the next ones from them."""
+        """Apply one UniPC step: correct the latents, then predict the next ones from them."""
         denoised, current = self.integrand(latents, output, values)
         term = {name: per_row(value, latents) for name, value in values.items()}
         before = [history[f"previous_{i}"] for i in range(1, self.order + 1)]
@@ -106,7 +106,7 @@ class UniPC(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """Name in requests."""
+        """Name of the scheduler in requests."""
         return "unipc"
 
     @property
@@ -132,7 +132,10 @@ class UniPC(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """Plan as in `Scheduler.plan`; custom sigmas, one per step, are a flow's, and shifted."""
+        """Compute the step table, as `Scheduler.plan`.
+
+        Custom sigmas, one per step, are a flow's, and are shifted.
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, accepted=self.ACCEPTED_LISTS)
         if sigmas is not None and not self.use_flow_sigmas:
             raise OptionError(
@@ -152,7 +155,7 @@ class UniPC(MultistepSchedule):
         return min(self.solver_order, left, step - first + 1)
 
     def _terms(self, places: Any, step: int, first: int) -> dict[str, Any]:
-        """Return the factors of one step, for the corrector and the predictor."""
+        """Return the factors of one UniPC step, for the corrector and the predictor."""
         steps = len(places[0]) - 1
         names = [f"{of}_{i}" for of in ("correct", "predict") for i in range(1, self.solver_order)]
         none = {"keep": 1.0, "correct_latents": 0.0, "correct_last": 0.0, "correct_new": 0.0}
@@ -170,7 +173,7 @@ class UniPC(MultistepSchedule):
         return tuple(column[[target - i for i in range(order + 1)]] for column in places)
 
     def _schedule(self, steps: int, custom: Numbers | None) -> tuple[Any, Column]:
-        """Return integer timesteps [n] and sigmas [n + 1]."""
+        """Return UniPC's schedule: integer timesteps [n] and sigmas [n + 1]."""
         train = self.train_sigmas()
         if chosen_spacing(self):
             table = train if custom is None else np.asarray(custom)

@@ -21,7 +21,7 @@ _HALF = np.float32(0.5)
 
 @dataclass(frozen=True)
 class _Update:
-    """Factors that predictor and corrector share."""
+    """Factors that UniPC's predictor and corrector share."""
 
     latents: Any
     """Factor of the latents at s0."""
@@ -58,7 +58,7 @@ def _update(
 
 
 def _moments(step: Any, growth: Any, order: int) -> Column:
-    """Compute i! · phi_(i+1)(step) · step for i = 1, …, order."""
+    """Compute UniPC's moments i! · phi_(i+1)(step) · step for i = 1, …, order."""
     moments = []
     factorial = 1
     phi = growth / step - 1

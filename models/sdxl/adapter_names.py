@@ -55,7 +55,7 @@ def _authors_names(network: UNet) -> Fused:
 
 
 def _layers(place: BlockNames) -> Iterator[tuple[str, str]]:
-    """Yield the original and diffusers' names of the layers at one place of the UNet."""
+    """Yield the original and diffusers' names of the layers of one block of the UNet."""
     if place.kind == "resnet":
         for source, target in _OF_RESNET.items():
             yield f"{place.key}.{source}", f"{place.path}.{target}"

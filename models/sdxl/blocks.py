@@ -174,14 +174,14 @@ class TransformerLayer(nnx.Module):
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
     def __call__(self, x: Tokens, text: Text, images: Images = ()) -> Tokens:
-        """Apply self-attention, cross-attention to text and image prompts, and feed-forward."""
+        """Apply self-attention, cross-attention to text and image prompts, and the feed-forward."""
         normed = self.norm1(x)
         x = x + self.attn1(normed, text if self.only_cross_attention else normed)
         x = x + self.attn2(self.norm2(x), text, images)
         return x + self.feed_forward(self.norm3(x))
 
     def feed_forward(self, x: Tokens) -> Tokens:
-        """Apply GEGLU. Source: Shazeer 2020 (GLU variants)."""
+        """Apply the GEGLU feed-forward. Source: Shazeer 2020 (GLU variants)."""
         hidden, gate = jnp.split(self.up(x), 2, axis=-1)
         return self.down(hidden * erf_gelu(gate))
 
@@ -245,7 +245,7 @@ class UNetDownBlock(nnx.Module):
     def __call__(
         self, x: Features, time: Vector, text: Text, images: BlockImages = ()
     ) -> list[Features]:
-        """Return the state after each residual block and its transformer, then the halved state."""
+        """Return the state after each residual block and its transformer, then downsampled."""
         states = self.at_its_size(x, time, text, images)
         return [*states, *self.halved(states[-1])]
 
@@ -338,13 +338,13 @@ class UNetUpBlock(nnx.Module):
 
 
 def part_of(images: tuple[Any, ...], index: int) -> tuple[Any, ...]:
-    """Return the image prompts of one block or transformer; empty if there are none."""
+    """Return the image prompts' keys and values of one block or transformer; empty without any."""
     part: tuple[Any, ...] = images[index] if images else ()
     return part
 
 
 def nearest(x: Features, size: tuple[int, ...]) -> Features:
-    """Resize by the nearest position above and to the left, as torch's `nearest` does."""
+    """Resize an image by nearest neighbour, rounding down, as torch's `nearest` does."""
     batch, height, width, channels = x.shape
     if size == (2 * height, 2 * width):
         repeated = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
@@ -353,7 +353,7 @@ def nearest(x: Features, size: tuple[int, ...]) -> Features:
 
 
 def _sources(size: int, target_size: int) -> np.ndarray:
-    """Return source indices, computed in float32 to round as the reference does."""
+    """Return the source index of each target position, rounded in float32 as in the reference."""
     places = np.arange(target_size, dtype=np.float32) * np.float32(size / target_size)
     return np.minimum(places.astype(np.int32), size - 1)
 

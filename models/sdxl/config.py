@@ -265,7 +265,7 @@ def _attends(config: UNetConfig, name: str) -> tuple[bool, ...]:
 
 
 def _depths(name: str, layers: int | Depths, residual_blocks: int) -> Depths:
-    """Return the number of transformer layers after each residual block of one level."""
+    """Return the number of transformer layers after each residual block of a level."""
     depths = layers[:residual_blocks] if isinstance(layers, tuple) else (layers,) * residual_blocks
     if len(depths) < residual_blocks or any(
         type(depth) is not int or depth < 0 for depth in depths

@@ -54,7 +54,10 @@ def read_files(parts: Parts, base: Mapping[str, Any], path: Path) -> ControlNetF
 
 
 def check_fit(config: ControlNetConfig, parts: Parts) -> None:
-    """Check that a ControlNet's states match the UNet's. Raises: ValueError: names both values."""
+    """Check that a ControlNet's skip states match the UNet's.
+
+    Raises: ValueError: names both values.
+    """
     trunk, unet = config.trunk, parts.unet
     pairs: Sequence[tuple[str, Any, Any]] = (
         ("block_out_channels", trunk.block_out_channels, unet.block_out_channels),

@@ -79,7 +79,7 @@ class ControlNetConfig:
 
 
 def _part(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a config that are fields of this dataclass."""
+    """Return the entries of a ControlNet's config that are fields of this dataclass."""
     names = {field.name for field in fields(kind)} - {"trunk", "union"}
     return {name: frozen(value) for name, value in config.items() if name in names}
 

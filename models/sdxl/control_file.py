@@ -118,13 +118,13 @@ def _structure(shapes: Shapes) -> dict[str, Any]:
 
 
 def _depth(shapes: Shapes, block: str) -> int | None:
-    """Return the number of transformer layers of a block; None if it has no attention."""
+    """Return the number of transformer layers of a UNet block; None if it has no attention."""
     if f"{block}.attentions.0.norm.weight" not in shapes:
         return None
     return _count(shapes, rf"{re.escape(block)}\.attentions\.0\.transformer_blocks\.(\d+)\..+")
 
 
 def _count(keys: Collection[str], expression: str) -> int:
-    """Count the distinct numbers that match the expression's group."""
+    """Count the distinct numbers that an expression's group matches in a file's keys."""
     matches = (re.fullmatch(expression, key) for key in keys)
     return len({match[1] for match in matches if match})

@@ -31,7 +31,7 @@ def share_of(config: ControlNetConfig, unet: UNetConfig) -> float:
 
 
 def _work(network: nnx.Module, levels: int) -> float:
-    """Return the multiplications of one step per latent of the largest level."""
+    """Return a network's multiplications in one step per latent of the largest level."""
     return sum(
         float(leaf.size) * _positions(path, levels)
         for path, leaf in flat_parameters(network).items()
@@ -40,7 +40,7 @@ def _work(network: nnx.Module, levels: int) -> float:
 
 
 def _positions(path: str, levels: int) -> float:
-    """Return how often a kernel is applied per latent of the largest level."""
+    """Return how often a convolution kernel is applied per latent of the largest level."""
     names = path.split(".")
     if names[0] in LEFT_OUT or path.endswith(OF_TEXT):
         return 0.0

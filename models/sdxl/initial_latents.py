@@ -49,7 +49,7 @@ class Draws:
 
 
 def from_text(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
-    """Return `noise` [h, w, c], and its scale in the first latents."""
+    """Return the text-to-image inputs: `noise` [h, w, c], and its scale in the first latents."""
     return {"noise": draws.noise(), "noise_scale": _scale(plan.init_noise_sigma)}
 
 
@@ -106,7 +106,7 @@ def _noised(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
 
 
 def _pure_noise(request: SdxlRequest, plan: Plan) -> dict[str, np.ndarray]:
-    """Return the scales for full strength, where the first latents contain only noise."""
+    """Return the scales at full strength, where the first latents are pure noise."""
     if request.strength < 1:
         return {}
     return {"noise_scale": _scale(plan.init_noise_sigma), "clean_scale": _scale(0.0)}
@@ -125,6 +125,6 @@ def _read_mask(
 def _of_latents(
     mask: Float32[np.ndarray, "height width 1"], draws: Draws
 ) -> Float32[np.ndarray, "h w 1"]:
-    """Sample the mask at the top left pixel of each latent."""
+    """Sample an inpainting mask at the top left pixel of each latent."""
     down = len(mask) // draws.h
     return mask[::down, ::down]

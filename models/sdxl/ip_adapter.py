@@ -226,12 +226,12 @@ def transformers_of(unet: UNetConfig) -> Iterator[tuple[int, int]]:
 
 
 def _levels(unet: UNetConfig) -> tuple[tuple[Level, ...], ...]:
-    """Return the levels of the down path, the up path and the middle."""
+    """Return the levels of the UNet's down path, up path and middle."""
     return unet.down_levels, unet.up_levels, (unet.mid_level,) if unet.mid_block_type else ()
 
 
 def _scaled(leaves: ImageKeys, strength: Float[Array, "tokens 1"]) -> ImageKeys:
-    """Move the prompt axis before the layer axis, and scale the values."""
+    """Move the prompt axis of keys and values before the layer axis, and scale the values."""
     keys, values = (jax.numpy.moveaxis(leaf, 1, 0) for leaf in leaves)
     return ImageKeys(keys, values * strength)
 

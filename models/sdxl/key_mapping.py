@@ -32,7 +32,7 @@ def transformer(source: str, target: str, groups: int) -> Renames:
 
 
 def _numbers(groups: int) -> tuple[str, str, str]:
-    """Return references to the three groups that follow these."""
+    """Return references to the next three groups of a regular expression."""
     first, second, third = (rf"\{groups + place}" for place in (1, 2, 3))
     return first, second, third
 

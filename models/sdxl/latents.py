@@ -42,7 +42,7 @@ class LatentSpace(NamedTuple):
     def encode(
         self, graph: Any, weights: Any, pixels: Float[Array, "height width 3"], noise: Latents
     ) -> Latents:
-        """Return a sample of the posterior, in float32 and unscaled."""
+        """Encode pixels to a sample of the VAE's posterior, in float32 and unscaled."""
         vae = self._vae(graph, weights, self.encoding_dtype)
         pixels = pixels.astype(self.dtype).astype(self.encoding_dtype)
         mean, log_variance = (x[0].astype(jnp.float32) for x in vae.encode(pixels[None]))
@@ -50,7 +50,7 @@ class LatentSpace(NamedTuple):
         return sample
 
     def decode(self, graph: Any, weights: Any, latents: Latents) -> Float[Array, "height width 3"]:
-        """Decode the UNet's latents to pixels, about in [-1, 1]."""
+        """Decode the UNet's latents to pixels, approximately in [-1, 1]."""
         vae = self._vae(graph, weights, self.decoding_dtype)
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
@@ -64,11 +64,11 @@ class LatentSpace(NamedTuple):
         return pixels
 
     def scale(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """Scale encoded latents for inpainting; diffusers ignores the channel statistics there."""
+        """Scale the VAE's sample for inpainting; diffusers ignores channel statistics there."""
         return self.config.scaling_factor * sample
 
     def normalize(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """Scale encoded latents for image-to-image, with the channel statistics if configured."""
+        """Scale the VAE's sample for image-to-image, with the channel statistics if configured."""
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
             return self.scale(sample)

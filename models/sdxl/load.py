@@ -212,7 +212,7 @@ def read_parts(source: Source) -> Parts:
 def read_preparation(
     source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace, reader: Reader
 ) -> Preparation:
-    """Read the host-side data: tokenizers, scheduler, options. Raises: as `load` does."""
+    """Read a checkpoint's host-side data: tokenizers, scheduler, options. Raises: as `load`."""
     names = [*TOKENIZERS.values()][-len(parts.towers) :]
     return Preparation(
         spec=spec,
@@ -232,7 +232,7 @@ def forced_zeros(source: Source) -> bool:
 
 
 def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
-    """Build the networks with shapes only, for the loader to fill and for planners to compile."""
+    """Build SDXL's networks with shapes only, for the loader to fill and planners to compile."""
     shapes = partial(abstract_module, param_dtype=dtype)
     return SdxlNetworks(
         unet=shapes(UNet, parts.unet),

@@ -59,14 +59,14 @@ class Conditioning(NamedTuple):
         return self._replace(images=images, control=control)
 
     def in_strips(self) -> Conditioning:
-        """Undo `by_image`: split into strips, with the layer axis first."""
+        """Split the conditioning into strips, with the layer axis first: undoes `by_image`."""
         images = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), self.images)
         control = None if self.control is None else tuple(map(split_strips, self.control))
         return self._replace(images=images, control=control)
 
 
 class DownPath(nnx.Module):
-    """First convolution, time embedding, down path and middle of the UNet or a ControlNet."""
+    """First convolution, time embedding, down path and middle block of a UNet or a ControlNet."""
 
     def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         self.config = config
@@ -93,7 +93,7 @@ class DownPath(nnx.Module):
     def states(
         self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
     ) -> tuple[list[Features], Features]:
-        """Return the skip states, and the output of the middle block.
+        """Return the skip states of the down path, and the output of the middle block.
 
         Args:
             x: output of the first convolution.
@@ -216,7 +216,7 @@ class UNet(DownPath):
     def through_levels(
         self, x: Features, cond: Conditioning, cache: CachedStep | None = None
     ) -> Features:
-        """Predict from latents, optionally in strips.
+        """Run the UNet's levels on latents, optionally in strips and with a step cache.
 
         Source of the caching: Ma et al. 2023 (DeepCache), section 3.2.
         """
@@ -258,7 +258,7 @@ class UNet(DownPath):
     def _cached_inner(
         self, cache: CachedStep, x: Float[Array, "batch height width _channels"], cond: Conditioning
     ) -> Float[Array, "batch height width inner"]:
-        """Return the output of `inner`, or the cache's replacement, as whole images."""
+        """Return the output of `inner`, computed or from the step cache, as whole images."""
         batch, height, width, _ = x.shape
         features = self.config.inner_features
         empty = jnp.zeros((batch, height * width, features), x.dtype)

@@ -232,7 +232,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _encode_images(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-        """Return a row's mask leaves, and the clean latents under the first noise, if any."""
+        """Return a row's mask leaves, and the clean latents of an input image, if any."""
 
         def sample(name: str) -> Float[Array, "h w latent"]:
             pixels, noise = inputs[name], inputs[f"{name}_noise"]

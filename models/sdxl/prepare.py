@@ -50,7 +50,7 @@ from models.vision.preprocess import ClipPreprocessor
 
 @dataclass(frozen=True)
 class Preparation:
-    """Host-side preparation of requests for one SDXL checkpoint."""
+    """Host-side preparation of requests for one SDXL checkpoint, without JAX programs."""
 
     spec: ModelSpec
     unet: UNetConfig
@@ -125,7 +125,7 @@ class Preparation:
     def _refining(
         self, request: SdxlRequest, images: Mapping[str, bytes], task: Task, prompts: int
     ) -> RefinerInputs:
-        """Return the refiner's inputs, for the same prompts as the base's."""
+        """Return the refiner's inputs for the same prompts as the base model's."""
         if self.refiner is None or not uses_refiner(request, task):
             return NO_REFINER
         texts = self.refiner._texts(request, images, prompts)
@@ -202,7 +202,7 @@ class Preparation:
         )
 
     def _conditions(self, request: SdxlRequest, task: Task, prompts: int) -> dict[str, np.ndarray]:
-        """Return the hidden layer of each prompt, the sizes, and guidance as an input."""
+        """Return each prompt's hidden layer, size conditioning, and guidance as an input."""
         is_zeroed = self.force_zeros_for_empty_prompt and request.negative_prompt is None
         layers = min(tower.num_hidden_layers for tower in self.towers)
         numbers = request.scored_time_ids if self.scored else request.time_ids(task)
@@ -222,7 +222,7 @@ class Preparation:
 
     @property
     def _tokens(self) -> int:
-        """Largest token count that all tokenizers and encoders support."""
+        """Largest token count that all tokenizers and text encoders support."""
         positions = (tower.max_position_embeddings for tower in self.towers)
         return min(*(tokenizer.max_length for tokenizer in self.tokenizers), *positions)
 

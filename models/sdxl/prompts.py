@@ -52,7 +52,7 @@ def _plain(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
 
 
 def _names(tokenizers: Tokenizers) -> tuple[str, ...]:
-    """Return the display names; a single encoder is the second."""
+    """Return the text encoders' display names; a single encoder has the second."""
     return ENCODERS[-len(tokenizers) :]
 
 
@@ -99,7 +99,7 @@ def _inputs(read: Sequence[Sequence[Chunks]], tokenizers: Tokenizers) -> dict[st
 
 
 def _stacked(prompts: Iterable[np.ndarray]) -> np.ndarray:
-    """Stack the chunks of all prompts; drop the chunk axis if there is one chunk."""
+    """Stack the token chunks of all prompts; drop the chunk axis if there is one chunk."""
     stacked = np.stack([*prompts])
     return stacked[:, 0] if stacked.shape[1] == 1 else stacked
 

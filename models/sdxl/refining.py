@@ -101,7 +101,7 @@ def _as_trained(scheduler: Any, trained: Mapping[str, Any]) -> Scheduler:
 
 
 def _rest(request: SdxlRequest, scheduler: Scheduler, task: Task, timesteps: np.ndarray) -> Plan:
-    """Return the plan of the remaining steps, which start at these timesteps.
+    """Return the refiner's plan of the remaining steps, which start at these timesteps.
 
     Raises: RequestError: the scheduler cannot start at these timesteps.
     """
@@ -119,7 +119,7 @@ def _rest(request: SdxlRequest, scheduler: Scheduler, task: Task, timesteps: np.
 
 
 def joined(first: Plan, count: int, rest: Plan) -> Plan:
-    """Concatenate the first `count` steps of one plan with all steps of another."""
+    """Concatenate the first `count` steps of one step table with all steps of another."""
     return Plan(
         timesteps=np.concatenate([first.timesteps[:count], rest.timesteps]),
         input_scale=np.concatenate([first.input_scale[:count], rest.input_scale]),

@@ -93,7 +93,7 @@ class SdxlRequest(Request):
         return bool(self.embeddings) or any(INTRODUCTION in text.lower() for text in texts)
 
     def _second(self, field: str) -> tuple[str, str]:
-        """Return the second encoder's field and text; falls back to the first encoder's."""
+        """Return the second encoder's request field and text; falls back to the first encoder's."""
         text = getattr(self, f"{field}_2")
         return (f"{field}_2", text) if text else (field, getattr(self, field) or "")
 

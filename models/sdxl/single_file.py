@@ -41,7 +41,7 @@ ENCODERS = "conditioner.embedders."
 
 
 class UNetKeys(NamedTuple):
-    """Keys of a UNet's ends, after a prefix, which no other network has."""
+    """Keys of a UNet's first and last layers, after a prefix, which no other network has."""
 
     conv_in: str
     labels: str
@@ -126,7 +126,7 @@ def absent(file: Path) -> tuple[str, ...]:
 
 
 def prefixes_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the prefixes of a file's components besides the UNet: a refiner's, or a base's."""
+    """Return the key prefixes of a file's components besides the UNet: a refiner's, or a base's."""
     marker = REFINER_PREFIXES["text_encoder_2"]
     return REFINER_PREFIXES if any(key.startswith(marker) for key in keys) else PREFIXES
 
@@ -159,7 +159,7 @@ def find_unet(keys: Collection[str]) -> tuple[str, UNetKeys] | None:
 
 
 def check(file: Path) -> tuple[str, UNetKeys]:
-    """Return the prefix and names of a file's UNet.
+    """Return the key prefix and naming scheme of a file's UNet.
 
     Raises:
         UnsupportedCheckpoint: no SDXL, or a part of one without a UNet; tells what to do.

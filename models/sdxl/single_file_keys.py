@@ -20,7 +20,7 @@ def _both(source: str, target: str, leaf: str = "kernel") -> Renames:
 
 
 def unet_renames(config: UNetConfig) -> Renames:
-    """Return renames of the UNet's keys. Its blocks are numbered consecutively, down and up."""
+    """Return rename rules of a UNet's original keys, whose blocks are numbered consecutively."""
     return (
         *_both(r"time_embed\.0", "time_embedding.linear_1"),
         *_both(r"time_embed\.2", "time_embedding.linear_2"),
@@ -35,7 +35,7 @@ def unet_renames(config: UNetConfig) -> Renames:
 
 
 class BlockNames(NamedTuple):
-    """Names of a block, or of a convolution between two levels."""
+    """Names of a UNet block, or of a convolution between two levels, in both key formats."""
 
     kind: Literal["resnet", "transformer", "downsample", "upsample"]
     key: str
@@ -45,7 +45,7 @@ class BlockNames(NamedTuple):
 
 
 def block_names(config: UNetConfig) -> Iterator[BlockNames]:
-    """Yield the names of all blocks, in the file's order."""
+    """Yield the names of all UNet blocks, in the file's order."""
     yield from _down_names(config.down_levels)
     yield from _mid_names(config.mid_level)
     yield from _up_names(config.up_levels)

@@ -65,7 +65,7 @@ class Source(NamedTuple):
         return config if self.file is None else single_file.scheduler_config(self.file, config)
 
     def served(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a scheduler's config, with the chosen class if its own is not served.
+        """Return a scheduler's config, with the operator's class if its own is not supported.
 
         Raises: ValueError: neither is served.
         """
@@ -113,7 +113,7 @@ class Source(NamedTuple):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Folder; or the file, and the configs, vocabularies and weights that complete it."""
+        """Paths of the checkpoint's files: its folder, or the single file and what completes it."""
         if self.file is None:
             return (self.folder,)
         homes = {*self.chosen, *single_file.absent(self.file)}

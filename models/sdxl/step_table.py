@@ -18,7 +18,7 @@ from models.spec.request import RequestError
 
 
 def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
-    """Plan the schedule; image tasks skip the first steps by `strength`. Raises: RequestError."""
+    """Plan a request's schedule; image tasks skip steps by `strength`. Raises: RequestError."""
     lists = {
         name: getattr(request, name)
         for name in ("timesteps", "sigmas")
@@ -34,7 +34,7 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
 def steps_of(
     request: SdxlRequest, plan: Plan, programs: Sequence[StepProgram], draws: Draws
 ) -> tuple[Step, ...]:
-    """Return one `Step` per program; draws noise for steps that need it."""
+    """Return one `Step` per program of a plan; draws noise for steps that need it."""
     return tuple(
         Step(program, _values(request, plan, i, draws)) for i, program in enumerate(programs)
     )

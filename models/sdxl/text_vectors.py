@@ -19,7 +19,7 @@ ENCODERS = ("clip", "clip_2")
 
 
 class EncoderVectors(NamedTuple):
-    """Embeddings of a request for one text encoder."""
+    """Textual inversion embeddings of a request for one text encoder."""
 
     counts: Mapping[str, int]
     """Number of vectors by embedding, in order."""
@@ -33,7 +33,7 @@ class EncoderVectors(NamedTuple):
 def encoder_vectors(
     embeddings: Sequence[RequestedLora], files: Mapping[str, bytes], encoder: str, hidden: int
 ) -> EncoderVectors:
-    """Return an encoder's vectors of a request's embeddings.
+    """Return the vectors of a request's textual inversion embeddings for one encoder.
 
     Args:
         files: of the request by path, float32 [vectors, hidden] for embeddings.
@@ -51,7 +51,7 @@ def encoder_vectors(
 
 
 def with_vectors(read: ReadTexts, encoders: Sequence[EncoderVectors]) -> ReadTexts:
-    """Add the vectors of negative tokens to the encoders' inputs."""
+    """Add the vectors of embeddings' negative tokens to the text encoders' inputs."""
     inputs = dict(read.inputs)
     for ids, name, encoder in zip(IDS, VECTORS, encoders, strict=False):
         vectors = token_vectors(read.inputs[ids], encoder.vectors)

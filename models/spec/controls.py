@@ -32,7 +32,7 @@ class ControlKind(BaseModel):
 
 
 class ControlOptions(BaseModel):
-    """Control of a request, except its image."""
+    """Options of a request's control, except its image."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ def is_read_with_others(
     entries: Iterable[Mapping[str, Any]],
     kinds: Mapping[str, ControlKind],
 ) -> bool:
-    """Return whether a union ControlNet reads this entry in one run with other entries."""
+    """Return whether a union ControlNet reads this control in one run with other controls."""
     named = [kinds[other["name"]] for other in entries if other["name"] in kinds]
     kind = kinds.get(entry["name"])
     if kind is None or kind.union is None:
@@ -80,7 +80,7 @@ def is_read_with_others(
 def _runs(
     entries: Iterable[Mapping[str, Any]], kinds: Mapping[str, ControlKind]
 ) -> Iterable[list[Mapping[str, Any]]]:
-    """Group entries by the ControlNet run that reads them."""
+    """Group a request's controls by the ControlNet run that reads them."""
     runs: dict[tuple[int | None, int], list[Mapping[str, Any]]] = {}
     for index, entry in enumerate(entries):
         union = kinds[entry["name"]].union
@@ -89,7 +89,7 @@ def _runs(
 
 
 def _work(run: list[Mapping[str, Any]], kinds: Mapping[str, ControlKind], until: float) -> float:
-    """Return the mean work of a run; a run that reads several images is part of every step."""
+    """Return the mean cost of a ControlNet run; one that reads several images is in every step."""
     first, *others = run
     if others:
         return kinds[first["name"]].work * until

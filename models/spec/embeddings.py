@@ -32,7 +32,7 @@ def path_of(name: str, encoder: str) -> str:
 
 
 class Mention(NamedTuple):
-    """Part of a prompt that names an embedding."""
+    """Part of a prompt that names a textual inversion embedding."""
 
     start: int
     """Offset of its first character."""
@@ -71,7 +71,7 @@ def _search(text: str, names: Iterable[str]) -> Iterator[Mention]:
 
 
 def _lowered(text: str) -> str:
-    """Convert to lower case without a change of length: some capitals have two small letters."""
+    """Convert a prompt to lower case without changing its length, so that positions stay valid."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -79,7 +79,7 @@ def _lowered(text: str) -> str:
 
 
 class _Prompt:
-    """Prompt that is searched for names.
+    """Prompt that is searched for names of embeddings.
 
     Args:
         lowered: the text in lower case, of the same length.
@@ -93,7 +93,7 @@ class _Prompt:
         self._prefixes = dict(_longest_prefixes(self._sorted))
 
     def mention_at(self, position: int) -> Mention | None:
-        """Return the mention that begins at a position, if any."""
+        """Return the mention of an embedding that begins at a position, if any."""
         if position and _WORD.match(self._text, position - 1):
             return None
         if self._lowered.startswith(INTRODUCTION, position):
@@ -104,7 +104,7 @@ class _Prompt:
         return None
 
     def _introduced(self, position: int, start: int) -> Mention | None:
-        """Return the mention after `embedding:`, whose name may have a file's ending."""
+        """Return the mention after `embedding:`, whose name may have a file extension."""
         for name, stop in self._names_at(start):
             ending = _ENDING.match(self._lowered, stop)
             for end in (ending.end() if ending else stop, stop):
@@ -114,7 +114,7 @@ class _Prompt:
         return unknown and Mention(position, unknown.end(), unknown[0], is_known=False)
 
     def _names_at(self, start: int) -> Iterator[tuple[str, int]]:
-        """Yield the names at a position and their ends, the longest first.
+        """Yield the embedding names at a position and their ends, the longest first.
 
         Names that begin here sort before the text that follows, as do names that begin with them.
         """
@@ -128,7 +128,7 @@ class _Prompt:
 
 
 def _longest_prefixes(names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each of the sorted names, and the longest other name that it begins with."""
+    """Yield each of the sorted embedding names, and the longest other name that it begins with."""
     prefixes: list[str] = []
     for name in names:
         while prefixes and not name.startswith(prefixes[-1]):

@@ -8,7 +8,7 @@ from models.spec.frozen import FrozenModel
 
 
 class Evaluations(FrozenModel):
-    """Evaluations of the network that a number of steps costs; each is a step of the engine."""
+    """Number of network evaluations that a scheduler's steps cost; each is a step of the engine."""
 
     per_step: int = Field(default=1, ge=1)
     more: int = 0
@@ -17,7 +17,7 @@ class Evaluations(FrozenModel):
     """Minimum `num_inference_steps`."""
 
     def count(self, steps: int) -> int:
-        """Return the evaluations of that many steps."""
+        """Return the network evaluations of that many requested steps."""
         return self.per_step * steps + self.more if steps else 0
 
 

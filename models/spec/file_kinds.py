@@ -23,7 +23,7 @@ ENDINGS = (".safetensors", ".sft", ".gguf")
 
 @dataclass(frozen=True)
 class FileKind:
-    """Kind of a file.
+    """Recognized kind of a file that a user may have given by mistake.
 
     Args:
         title: noun phrase for messages.
@@ -35,7 +35,7 @@ class FileKind:
 
     @property
     def refusal(self) -> str:
-        """Message about a file that is not read, without its name."""
+        """Message about a file of this kind that is not supported, without the file's name."""
         return f"{self.title}; {self.remedy}"
 
 
@@ -109,7 +109,7 @@ def kind_of(beginning: bytes, size: int) -> FileKind:
 
 
 def _is_safetensors(beginning: bytes) -> bool:
-    """Return whether a length below a terabyte is followed by a JSON object.
+    """Return whether a file begins as safetensors: a length below a terabyte, then a JSON object.
 
     Source: huggingface/safetensors, README.md, "Format".
     """
@@ -131,5 +131,5 @@ def header_marks(header: bytes) -> int:
 
 
 def has_weight_ending(name: str) -> bool:
-    """Return whether a name ends like a weight file's, in any case."""
+    """Return whether a file name has a weight file's extension, in any case."""
     return name.lower().endswith(ENDINGS)

@@ -36,11 +36,11 @@ NO_ENLARGERS: Mapping[str, Enlarger] = MappingProxyType({})
 
 
 class Spec(Protocol):
-    """Fields of a model's spec that determine its passes."""
+    """Fields of a model's spec that determine the passes of a request."""
 
     @property
     def task_defaults(self) -> Mapping[str, Mapping[str, Any]]:
-        """Defaults by task."""
+        """Defaults of request fields by task."""
 
     @property
     def enlargers(self) -> Mapping[str, Enlarger]:
@@ -140,6 +140,6 @@ def type_errors(options: Any) -> Iterator[OptionError]:
 
 
 def generated_size(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Return width and height of a resolved request's image, before upscaling."""
+    """Return the width and height of a resolved request's image, before upscaling."""
     last = fields.get(FIELD) or fields
     return last["width"], last["height"]

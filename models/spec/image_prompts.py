@@ -29,7 +29,7 @@ class ImagePrompt(BaseModel):
 
 
 class ImagePromptOptions(BaseModel):
-    """Image prompt of a request, except its image."""
+    """Options of a request's image prompt, except its image."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class ImagePromptOptions(BaseModel):
 
 
 def name_of(name: str | None, prompts: Mapping[str, ImagePrompt]) -> str | None:
-    """Return the network that an entry names, or the only network; None: ambiguous."""
+    """Return the image prompt network that an entry names, or the only one; None: ambiguous."""
     return next(iter(prompts)) if name is None and len(prompts) == 1 else name
 
 

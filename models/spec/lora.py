@@ -39,13 +39,13 @@ def pages_of(rank: int, has_magnitudes: bool = False) -> int:
 
 
 def without_ending(name: str) -> str:
-    """Return an adapter's name without the ending of a file, which some clients add."""
+    """Return an adapter's name without a file extension, which some clients add."""
     stem, _, ending = name.rpartition(".")
     return stem.rstrip() if stem and ending.lower() in ENDINGS else name
 
 
 def page_count(pages: int) -> int:
-    """Round up to a page count that programs are compiled for; 0 stays 0.
+    """Round a number of bank pages up to a count that programs are compiled for; 0 stays 0.
 
     Raises: ValueError: a row cannot have so many pages.
     """
@@ -92,7 +92,7 @@ class RequestedLora(BaseModel):
         return "low" if LOW_NOISE in self.networks else None
 
     def scale(self, step: int, steps: int) -> float:
-        """Return the scale in a step, counted from 0."""
+        """Return the adapter's scale in a step, counted from 0."""
         inside = (
             interval.scale
             for interval in self.scales
@@ -140,7 +140,7 @@ class Lora(BaseModel):
 
     @property
     def pages(self) -> int:
-        """Pages of a bank that the adapter occupies."""
+        """Number of a bank's pages that the adapter occupies."""
         return 0 if self.vectors else pages_of(self.rank, self.has_magnitudes)
 
     def may_use(self, tenant: str) -> bool:

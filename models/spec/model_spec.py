@@ -140,7 +140,7 @@ class Size(BaseModel):
         return f"{self.width} x {self.height}{frames}"
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Return whether a request has this size; the length of its text is ignored."""
+        """Return whether a request has this size, whatever the length of its text."""
         sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
         return sides and self.num_frames in (None, fields.get("num_frames"))
 
@@ -504,5 +504,5 @@ def line_of(model: str) -> str:
 
 
 def _pixels(fields: Mapping[str, Any]) -> int:
-    """Return width times height of a request's image; 0 if either is missing."""
+    """Return the pixels of a request's image, width times height; 0 if either is missing."""
     return int(fields.get("width") or 0) * int(fields.get("height") or 0)

@@ -13,7 +13,7 @@ _current: ContextVar[list[str] | None] = ContextVar("notices", default=None)
 
 
 def notice(text: str) -> None:
-    """Log a warning, and add it to the notices that are being collected."""
+    """Log a warning about a checkpoint, and add it to the notices that are being collected."""
     log.warning("%s", text)
     notices = _current.get()
     if notices is not None and text not in notices:
@@ -22,7 +22,7 @@ def notice(text: str) -> None:
 
 @contextmanager
 def collected_notices() -> Iterator[list[str]]:
-    """Collect the notices of this thread, each once."""
+    """Collect the notices of this thread inside the context, each once."""
     notices: list[str] = []
     token = _current.set(notices)
     try:

@@ -47,7 +47,7 @@ def passes(
 
 
 def steps_of(request: Mapping[str, Any], spec: ModelSpec) -> int:
-    """Return the number of the engine's steps of a pass: evaluations of the network."""
+    """Return the number of engine steps of a pass: evaluations of the network."""
     if part := request.get(PROGRESSIVE):
         return int(part.steps)
     strength = request.get("strength", 1.0)
@@ -105,7 +105,7 @@ def split_request(
 
 
 def reason_without_effect(fields: Mapping[str, Any], spec: ModelSpec) -> str:
-    """Return why a request's progressive preset has no effect; empty if it has, or is not set.
+    """Return why a request's progressive preset has no effect; empty if it has one or is not set.
 
     Args:
         fields: a resolved request.
@@ -138,12 +138,12 @@ def _preset(fields: Mapping[str, Any], spec: ModelSpec) -> Progressive | None:
 
 
 def _before(steps: int, preset: Progressive) -> int:
-    """Return the number of small steps, rounded like a guidance interval."""
+    """Return the number of progressive steps at the small size, rounded as guidance intervals."""
     return int(preset.until * steps)
 
 
 def _small(size: tuple[int, int], preset: Progressive, spec: ModelSpec) -> tuple[int, int]:
-    """Return the size of the small steps, in whole multiples, or the full size if none fits."""
+    """Return the size of a progressive preset's small steps, or the full size if none fits."""
     multiple, least = spec.limits.size_multiple_px, spec.limits.min_side_px
     width, height = (
         max(int(side * preset.scale / multiple + 0.5) * multiple, least, multiple) for side in size

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)")
 
 
 class Part(NamedTuple):
-    """Text with a single weight."""
+    """Part of a prompt with a single weight."""
 
     text: str
     weight: float
@@ -43,7 +43,7 @@ Passage: TypeAlias = tuple[Part, ...]
 
 
 def passages(prompt: str) -> tuple[Passage, ...]:
-    """Return the passages of a prompt, at least one.
+    """Return the passages of a weighted prompt, at least one.
 
     Raises: ValueError: a weight is out of range, or brackets are nested too deeply.
     """
@@ -167,7 +167,7 @@ class _Parser:
         self.weights.append(1.0)
 
     def _add_run(self, text: str) -> None:
-        """Add text without brackets, split at each `BREAK` and the spaces around it."""
+        """Add prompt text without brackets, split at each `BREAK` and the spaces around it."""
         first, *others = _BREAK.split(text)
         self._add(first.rstrip() if others else first)
         for index, other in enumerate(others, 1):
@@ -176,6 +176,6 @@ class _Parser:
 
 
 def _number(text: str) -> float | None:
-    """Return the number after the last colon; None if absent."""
+    """Return the number after a text's last colon; None if absent."""
     _, colon, number = text.rpartition(":")
     return float(number) if colon and _NUMBER.fullmatch(number.strip()) else None

@@ -72,7 +72,7 @@ class GuidanceInterval(FrozenModel):
         return self
 
     def includes(self, step: int, steps: int) -> bool:
-        """Return whether that step is guided."""
+        """Return whether guidance runs in that step."""
         return int(self.start * steps) <= step < int(self.stop * steps)
 
 

@@ -65,12 +65,12 @@ class Request:
 
     @property
     def embeddings(self) -> tuple[RequestedLora, ...]:
-        """Embeddings that the prompts name."""
+        """Textual inversion embeddings that the prompts name."""
         return tuple(entry for entry in self.loras if entry.vectors)
 
     @property
     def adapters(self) -> tuple[RequestedLora, ...]:
-        """Adapters that change networks."""
+        """LoRA adapters of the request that change networks."""
         return tuple(entry for entry in self.loras if not entry.vectors)
 
 
@@ -87,7 +87,7 @@ class FlowRequest(Request, ABC):
     """Scheduler `name`; None selects the checkpoint's scheduler."""
 
     def __post_init__(self) -> None:
-        """Validate the sigmas.
+        """Validate the request's custom sigmas.
 
         Raises: RequestError: the sigmas are not a valid flow schedule.
         """
@@ -96,7 +96,7 @@ class FlowRequest(Request, ABC):
     @property
     @abstractmethod
     def guided(self) -> bool:
-        """True if the network also evaluates a negative prompt."""
+        """True if the network also evaluates a negative prompt (classifier-free guidance)."""
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class FlowRequest(Request, ABC):
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Guidance scales that are inputs of every step."""
+        """Guidance scales of the request, which are inputs of every step."""
         return {name: getattr(self, name) for name in self.SCALES}
 
 

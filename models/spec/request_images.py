@@ -69,7 +69,7 @@ def without_images(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def field_of(path: str) -> str:
-    """Return the request field of a path: its first part."""
+    """Return the request field that an image's path begins with."""
     return path.partition(".")[0]
 
 

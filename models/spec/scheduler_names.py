@@ -158,14 +158,14 @@ _CLASS_SUFFIX = "Scheduler"
 
 
 def find_schedule(name: str) -> Schedule | None:
-    """Return the schedule of a name or label; None: no such schedule."""
+    """Return the schedule with that name or label; None: no such schedule."""
     key = _folded(name)
     names = ((schedule, (schedule.name, schedule.label)) for schedule in SCHEDULES)
     return next((schedule for schedule, of in names if key in map(_folded, of)), None)
 
 
 def find_sampler(name: str) -> Sampler | None:
-    """Return the sampler of a name, without a schedule; None: no such sampler."""
+    """Return the sampler with that name, without a schedule; None: no such sampler."""
     key = _folded(name)
     return next((sampler for sampler in SAMPLERS if key in _names(sampler)), None)
 
@@ -215,7 +215,7 @@ def resolve_scheduler(
 def _implies_spacing(
     scheduler: str, options: Mapping[str, Any], available: Collection[str]
 ) -> bool:
-    """Return whether a scheduler without a choice of spacing has the one of the options.
+    """Return whether a scheduler without spacing options always has the requested spacing.
 
     Flows have a spacing of their own, which these schedules name; singlestep methods are linear.
     """
@@ -241,7 +241,7 @@ def _resolved(
 
 
 def _folded(name: str) -> str:
-    """Return a name without case, spaces, hyphens and underscores, and `++` as `pp`."""
+    """Normalize a scheduler's name: no case, spaces, hyphens or underscores; `++` as `pp`."""
     return name.lower().replace("++", "pp").translate(_SEPARATORS)
 
 

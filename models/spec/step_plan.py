@@ -75,7 +75,7 @@ class PlannedCache(FrozenModel):
 
     @property
     def depth(self) -> int:
-        """Number of earlier full steps that an estimate uses."""
+        """Number of earlier full steps that a skipped step's estimate uses."""
         if self.estimate == "spectral":
             return 1 + MAX_ORDER
         return 1 + self.order if self.estimate in EXTRAPOLATING else 1

@@ -65,10 +65,10 @@ def type_message(error: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Format a bound: 1000000.0 as 1000000."""
+    """Format a bound of a validation error: 1000000.0 as 1000000."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _singular(message: str) -> str:
-    """Correct the plural after the number 1."""
+    """Correct the plural after the number 1 in a message."""
     return message.replace(" 1 entries", " 1 entry").replace(" 1 characters", " 1 character")

@@ -59,7 +59,7 @@ def with_defaults(options: Mapping[str, Any], upscalers: Mapping[str, Upscaler])
 
 
 def upscaled(side: int, scale: float) -> int:
-    """Return a side in pixels after upscaling."""
+    """Return the length of an image side in pixels after upscaling."""
     return round(side * scale)
 
 

@@ -17,7 +17,7 @@ from models.text.tokenizer import Tokenizer, Tokens, from_word
 
 @dataclass(frozen=True)
 class Chat:
-    """Text before and after a message."""
+    """Chat template: the text before and after a message."""
 
     before: str
     after: str

@@ -92,7 +92,7 @@ class ClipTextModel(nnx.Module):
         tokens: Int[Array, "batch tokens"],
         vectors: Float[Array, "batch tokens hidden"] | None = None,
     ) -> ClipOutput:
-        """Encode tokens.
+        """Encode prompt tokens with CLIP's text encoder.
 
         Args:
             vectors: embeddings of negative tokens, in place of the vocabulary's.

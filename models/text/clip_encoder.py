@@ -36,15 +36,15 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @runtime_checkable
 class Tower(Protocol):
-    """Part of a tower's config that shapes its layers."""
+    """Part of a CLIP config that shapes the encoder's layers."""
 
     @property
     def hidden_size(self) -> int:
-        """Features of a token."""
+        """Features of a token in the encoder."""
 
     @property
     def intermediate_size(self) -> int:
-        """Features in the middle of the feed-forward."""
+        """Hidden features of a feed-forward."""
 
     @property
     def num_attention_heads(self) -> int:
@@ -52,15 +52,15 @@ class Tower(Protocol):
 
     @property
     def hidden_act(self) -> str:
-        """Name of the activation."""
+        """Name of the activation function."""
 
     @property
     def layer_norm_eps(self) -> float:
-        """Epsilon of the norms."""
+        """Epsilon of the layer norms."""
 
 
 def check_tower(config: Tower, network: str = "CLIP") -> None:
-    """Check an encoder's sizes.
+    """Check the sizes of a CLIP encoder's config.
 
     Args:
         network: its name, for messages.
@@ -102,7 +102,7 @@ class ClipBlock(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch tokens hidden"], bias: Float[Array, ...] | None = None
     ) -> Float[Array, "batch tokens hidden"]:
-        """Attend, then feed forward."""
+        """Apply self-attention, then the feed-forward."""
         x = x + self._attend(self.norm1(x), bias)
         return x + self.down(self.activation(self.up(self.norm2(x))))
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 @runtime_checkable
 class Config(Protocol):
-    """Type of any dataclass."""
+    """Type of any config dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -22,7 +22,7 @@ def known_fields(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(network: str, config: Config) -> None:
-    """Check the numbers of a config.
+    """Check the numbers in a text encoder's config.
 
     Raises: ValueError: an invalid size, epsilon or token id; names the field.
     """

@@ -24,7 +24,7 @@ class EmbeddingTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: Tokenizer, counts: Mapping[str, int]) -> None:
-        """Wrap a tokenizer.
+        """Wrap a tokenizer, to read the names of embeddings.
 
         Args:
             counts: number of vectors of each embedding, by name.
@@ -90,7 +90,7 @@ class EmbeddingTokenizer(Tokenizer):
 def token_vectors(
     ids: Int[np.ndarray, "*tokens"], vectors: Float32[np.ndarray, "all hidden"]
 ) -> Float32[np.ndarray, "*tokens hidden"] | None:
-    """Return the vectors of an `EmbeddingTokenizer`'s negative tokens, 0 elsewhere; None: no such.
+    """Return the embeddings' vectors for negative tokens, 0 elsewhere; None: no such tokens.
 
     Args:
         vectors: of all embeddings, in the tokenizer's order.

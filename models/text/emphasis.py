@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 def emphasized(
     hidden: Float[Array, "batch tokens hidden"], weights: Float[Array, "batch tokens"]
 ) -> Float[Array, "batch tokens hidden"]:
-    """Multiply each token's features by its weight, then restore the mean of all features.
+    """Weight each token's features, then restore their mean (AUTOMATIC1111's emphasis).
 
     Computed in float32. A text whose weights are all 1 is unchanged to the bit.
 

@@ -41,7 +41,7 @@ KINDS = ("sliding_attention", "full_attention")
 
 
 class RopeBase(NamedTuple):
-    """RoPE parameters of one kind of layer."""
+    """RoPE parameters of one kind of Gemma 3's layers: global or sliding window."""
 
     rope_theta: float
     """Base of the RoPE frequencies."""
@@ -96,7 +96,7 @@ class Gemma3Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,
@@ -167,7 +167,7 @@ class SandwichBlock(nnx.Module):
         self.down = dense(shape.inner, shape.width, ("mlp", "embed"))
 
     def __call__(self, x: Tokens, bias: Array, rope: RotaryTable) -> Tokens:
-        """Attend, then feed forward."""
+        """Apply self-attention, then the feed-forward."""
         x = x + self.attended_norm(self.attention(self.attention_norm(x), bias, rope))
         normed = self.feed_forward_norm(x)
         return x + self.fed_norm(self.down(tanh_gelu(self.gate(normed)) * self.up(normed)))
@@ -223,7 +223,7 @@ class Gemma3Encoder(nnx.Module):
         return split(table[tokens] * scale, None, None, None)
 
     def _rotary_tables(self, tokens: int) -> list[RotaryTable]:
-        """Compute the rotations of both kinds of layers."""
+        """Compute the RoPE tables of both kinds of Gemma 3's layers."""
         places = np.arange(tokens, dtype=np.float32)
         return [
             rotary_table(places / np.float32(kind.factor), self.config.head_dim, kind.rope_theta)

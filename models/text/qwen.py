@@ -32,7 +32,7 @@ Names = tuple[tuple[str, str, Mapping[str, str]], ...]
 
 @dataclass(frozen=True)
 class Decoder:
-    """Dimensions and options of one layer.
+    """Dimensions and options of one transformer layer of a text encoder.
 
     Raises:
         ValueError: heads that the groups do not divide, or heads of odd size.
@@ -77,7 +77,7 @@ class RotaryTable(NamedTuple):
 
 
 def rotary_table(positions: np.ndarray | Array, head_dim: int, theta: float) -> RotaryTable:
-    """Compute the rotations of integer positions, [*batch, tokens].
+    """Compute the RoPE table of integer positions, [*batch, tokens].
 
     Frequencies are rounded to float32 as in the reference. Source: Su et al. 2021, eq. 15.
     """
@@ -99,7 +99,7 @@ def rotate_half(x: Float[Array, "batch tokens heads dim"], rope: RotaryTable) ->
 def causal_bias(
     mask: Bool[Array, "batch tokens"], window: int | None = None
 ) -> Float[Array, "batch 1 tokens tokens"]:
-    """Build the logit bias: the minimum for keys after their query, and for padding.
+    """Build the causal logit bias: the minimum for keys after their query, and for padding.
 
     Args:
         window: tokens that a token attends to, including itself; None: all before it.
@@ -128,7 +128,7 @@ class DecoderBlock(nnx.Module):
         self.down = dense(shape.inner, shape.width, ("mlp", "embed"))
 
     def __call__(self, x: Tokens, bias: Array, rope: RotaryTable) -> Tokens:
-        """Attend, then feed forward."""
+        """Apply self-attention, then the feed-forward."""
         x = x + self.attention(self.attention_norm(x), bias, rope)
         normed = self.feed_forward_norm(x)
         return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
@@ -149,7 +149,7 @@ class GroupedAttention(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the attention.
 
         Args:
             norm: builds the norms of queries and keys, if they are normed; None: `rms_norm`.

@@ -54,7 +54,7 @@ class Qwen25Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,
@@ -133,7 +133,7 @@ class Qwen25Encoder(QwenEncoder):
         )
 
     def _rotary_table(self, positions: Int[np.ndarray, "3 tokens"]) -> RotaryTable:
-        """Rotate different pairs by each of three positions.
+        """Return a RoPE table in which pairs rotate by time, row or column (mrope).
 
         Source: Wang et al. 2024 (Qwen2-VL).
         """
@@ -153,7 +153,7 @@ class Qwen25Encoder(QwenEncoder):
 def positions_with_images(
     tokens: int, places: Sequence[ImagePosition]
 ) -> Int[np.ndarray, "3 tokens"]:
-    """Return positions of a text with images: a grid in an image, then on from its longer side."""
+    """Return mrope positions of a text with images: a grid for each image."""
     parts, read, position = [], 0, 0
     for first, (rows, columns) in places:
         parts.append(_of_words(position, first - read))

@@ -44,7 +44,7 @@ class Qwen3Config:
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
         return Decoder(
             self.hidden_size,
             self.intermediate_size,

@@ -93,7 +93,7 @@ class Qwen3VLEncoder(QwenEncoder):
         return scan(self.blocks, x, lambda b, x: b(x, bias, rope), between=(depth, layers))[0]
 
     def _rotary_table(self, tokens: int, places: Sequence[ImagePosition]) -> RotaryTable:
-        """Rotate pairs by time, row and column in turns, and the last pairs by time alone.
+        """Return a RoPE table: pairs rotate by time, row and column in turns, the last by time.
 
         Source: transformers' Qwen3VLTextRotaryEmbedding.
         """

@@ -32,7 +32,7 @@ class QwenSizes(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Size of the vocabulary: number of token ids."""
 
     @property
     def num_hidden_layers(self) -> int:
@@ -44,7 +44,7 @@ class QwenSizes(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """Dimensions of its layers."""
+        """Dimensions of the encoder's transformer layers."""
 
     def state(self, index: int) -> int:
         """Return the number of layers before a hidden state.
@@ -54,7 +54,7 @@ class QwenSizes(Protocol):
 
 
 class QwenEncoder(nnx.Module):
-    """Encoder from tokens to the concatenated hidden states of chosen layers.
+    """Qwen text encoder: tokens to the concatenated hidden states of chosen layers.
 
     It has only the layers before them.
 
@@ -109,7 +109,7 @@ class QwenEncoder(nnx.Module):
         mask: Bool[Array, "batch tokens"] | None,
         rope: RotaryTable,
     ) -> Float[Array, "batch tokens features"]:
-        """Encode embeddings with the given rotations."""
+        """Encode token embeddings with the given RoPE table."""
         bias = causal_bias(jnp.ones(x.shape[:2], bool) if mask is None else mask)
         last, given = scan(self.blocks, x, lambda block, x: block(x, bias, rope))
         if self.final_norm is not None:
@@ -121,7 +121,7 @@ class QwenEncoder(nnx.Module):
 
 
 def layers_to(network: str, index: int, layers: int) -> int:
-    """Return the number of layers before a hidden state of a model with `layers` layers.
+    """Return the number of decoder layers before a hidden state of a model with `layers` layers.
 
     Raises: ValueError: there is no such state.
     """
@@ -138,7 +138,7 @@ def renames_up_to(
     *,
     normed: bool = True,
 ) -> tuple[tuple[str, str], ...]:
-    """Return rename rules for the encoder of those states.
+    """Return rename rules for an encoder that ends with the last of those hidden states.
 
     Args:
         prefix: regular expression of the keys' prefix.

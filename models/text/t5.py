@@ -30,7 +30,7 @@ FEED_FORWARDS = ("relu", "gated-gelu")
 
 @dataclass(frozen=True)
 class T5Config:
-    """Config of a T5 (`text_encoder_2/config.json`), with transformers' defaults.
+    """Config of a T5 text encoder (`text_encoder_2/config.json`), with transformers' defaults.
 
     Raises:
         ValueError: a value that the network cannot have, by name.
@@ -106,7 +106,7 @@ class T5Encoder(nnx.Module):
 def position_bias(
     table: nnx.Embed, config: T5Config, tokens: int, mask: Bool[Array, "batch tokens"] | None
 ) -> Float[Array, "... heads tokens tokens"]:
-    """Build the logit bias: the table's values by distance, the minimum for masked keys."""
+    """Build T5's logit bias: the table's values by distance, the minimum for masked keys."""
     buckets = relative_buckets(
         tokens, config.relative_attention_num_buckets, config.relative_attention_max_distance
     )
@@ -226,7 +226,7 @@ class _GatedGelu(_Relu):
 
 
 def rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.RMSNorm:
-    """Build an RMS norm of the stream's width."""
+    """Build an RMS norm of the residual stream's width."""
     return nnx.RMSNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,

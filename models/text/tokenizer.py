@@ -28,7 +28,7 @@ class Tokens(NamedTuple):
 
 
 class ReadTexts(NamedTuple):
-    """Tokenized texts of one request, with warnings."""
+    """Tokenized prompts of one request, with warnings about truncation."""
 
     inputs: Mapping[str, np.ndarray]
     """Tokens and the encoders' other inputs."""
@@ -171,14 +171,14 @@ def cut_prompts(
 
 
 def from_word(text: str, start: int) -> str:
-    """Return a text from the beginning of the word at `start`."""
+    """Return the end of a text from the beginning of the word at `start`."""
     head = text[:start]
     word = head.rsplit(maxsplit=1)[-1] if head and not head[-1].isspace() else ""
     return text[start - len(word) :].strip()
 
 
 def shortened(text: str) -> str:
-    """Return the text, or its beginning and the number of further characters."""
+    """Shorten a text for messages: its beginning, and the number of further characters."""
     rest = len(text) - SHOWN_CHARS
     return text if rest <= 0 else f"{text[:SHOWN_CHARS]}… ({rest} more characters)"
 
@@ -212,7 +212,7 @@ class BlankTokenizer(Tokenizer):
     """Tokenizer that returns only padding, for token shapes without a vocabulary."""
 
     def __init__(self) -> None:
-        """Read no files."""
+        """Create the tokenizer without reading files."""
 
     @property
     def max_length(self) -> int:

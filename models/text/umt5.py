@@ -98,7 +98,7 @@ class BiasedBlock(T5Block):
     def __call__(
         self, x: Float[Array, "batch tokens d_model"], mask: Bool[Array, "batch tokens"] | None
     ) -> Float[Array, "batch tokens d_model"]:
-        """Attend with this block's own bias, then feed forward."""
+        """Attend with this block's own position bias, then apply the feed-forward."""
         return super().__call__(x, position_bias(self.relative_bias, self.config, x.shape[1], mask))
 
 

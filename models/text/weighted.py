@@ -25,7 +25,7 @@ COMMA_REACH = 20
 
 
 class Token(NamedTuple):
-    """Token of a prompt, without markers."""
+    """Token of a weighted prompt, without markers."""
 
     id: int
     weight: float
@@ -56,16 +56,16 @@ class Chunks(NamedTuple):
 
     @property
     def is_weighted(self) -> bool:
-        """True if any weight is not 1."""
+        """True if any token weight is not 1."""
         return bool((self.weights != 1).any())
 
     def of_count(self, count: int, tokenizer: Tokenizer) -> Chunks:
-        """Append empty chunks up to a count."""
+        """Append empty chunks up to that count."""
         empty = _padded(tokenizer, [()] * (count - len(self.ids)), self.ids.shape[1], "")
         return self._joined(self, empty)
 
     def repeated(self, times: int) -> Chunks:
-        """Repeat the chunks `times` times."""
+        """Repeat the prompt's chunks `times` times."""
         return self._joined(*[self] * times)
 
     def _joined(self, *all_chunks: Chunks) -> Chunks:
@@ -92,7 +92,7 @@ def read_weighted(tokenizer: Tokenizer, field: str, prompt: str) -> WeightedText
 
 
 def _tokens(tokenizer: Tokenizer, passage: Passage, start: int) -> tuple[Token, ...]:
-    """Tokenize a passage that begins at `start`, each part separately."""
+    """Tokenize a passage of a prompt, which begins at `start`, each part separately."""
     tokens = []
     pieces = tokenizer.pieces([part.text for part in passage])
     for (text, weight), of_part in zip(passage, pieces, strict=True):
@@ -117,7 +117,7 @@ def in_one(tokenizer: Tokenizer, read: WeightedText, length: int) -> Chunks:
 
 
 def _cut(tokens: Sequence[Token], size: int, comma: set[int]) -> list[Sequence[Token]]:
-    """Cut a passage into chunks of at most `size` tokens."""
+    """Cut a prompt's passage into chunks of at most `size` tokens."""
     chunks = []
     while len(tokens) > size:
         end = _end(tokens, size, comma)
@@ -127,7 +127,7 @@ def _cut(tokens: Sequence[Token], size: int, comma: set[int]) -> list[Sequence[T
 
 
 def _end(tokens: Sequence[Token], size: int, comma: set[int]) -> int:
-    """Return the end of the first chunk: after its last comma, if that is near."""
+    """Return where a chunk of a prompt ends: after its last comma, if that is near."""
     if tokens[size].id in comma:
         return size
     ends = (index + 1 for index in range(size)[-COMMA_REACH:] if tokens[index].id in comma)
@@ -153,7 +153,7 @@ def _text_of(read: WeightedText, unread: Iterable[Token]) -> str:
 
 
 class Lines(NamedTuple):
-    """Prompts that their encoder reads in one run each."""
+    """Prompts whose tokens their encoder reads in one run each."""
 
     ids: Int[np.ndarray, "prompts tokens"]
     weights: Float32[np.ndarray, "prompts tokens"]

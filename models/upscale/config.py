@@ -18,7 +18,7 @@ COLOURS = 3
 
 
 class Style(NamedTuple):
-    """Naming scheme of an RRDBNet's layers: expressions; the blocks' captures the block number."""
+    """Naming scheme of an RRDBNet's layers, as regular expressions."""
 
     first: str
     block: str
@@ -32,7 +32,7 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True)
 class RrdbConfig:
-    """Sizes of an RRDBNet.
+    """Sizes of an RRDBNet upscaler's network.
 
     Raises:
         ValueError: an invalid value, by name.
@@ -106,7 +106,7 @@ def trunk_style(doublings: int) -> Style:
 
 
 class ReadSizes(NamedTuple):
-    """Sizes of a network, and the naming scheme of its file."""
+    """Sizes of an RRDBNet, and the naming scheme of its file."""
 
     config: RrdbConfig
     style: Style
@@ -138,7 +138,7 @@ def read_shapes(file: Path) -> ReadSizes:
 
 
 def _style(shapes: Shapes) -> Style | None:
-    """Return the naming scheme of a file; None: not an RRDBNet."""
+    """Return the naming scheme of an upscaler's file; None: not an RRDBNet."""
     if "body.0.rdb1.conv1.weight" in shapes:
         return new_style(_count(shapes, r"conv_up(\d+)\.weight"))
     if "RRDB_trunk.0.RDB1.conv1.weight" in shapes:
@@ -151,12 +151,12 @@ def _style(shapes: Shapes) -> Style | None:
 
 
 def _count(shapes: Shapes, expression: str) -> int:
-    """Return the number of distinct numbers that the expression captures in keys."""
+    """Count the distinct numbers that an expression captures in a file's keys."""
     return len({match[1] for key in shapes if (match := re.fullmatch(expression, key))})
 
 
 def _config(shapes: Shapes, style: Style) -> RrdbConfig:
-    """Derive the sizes. Raises: KeyError: a missing layer; ValueError: unsupported sizes."""
+    """Derive an RRDBNet's sizes from shapes. Raises: KeyError, ValueError: unsupported."""
     features, channels = _shape(shapes, style.first)[:2]
     outputs = _shape(shapes, style.last)[0]
     if outputs != COLOURS:

@@ -32,7 +32,7 @@ class LoadedUpscaler:
 
     @property
     def unshuffle(self) -> int:
-        """Divisor of the input's sides."""
+        """Factor by which an input image's sides must be divisible."""
         return self.network.config.unshuffle
 
 
@@ -61,12 +61,12 @@ def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> Load
 
 
 def abstract_upscaler(file: Path, dtype: str) -> RrdbNet:
-    """Return the abstract network of a file. Raises: CheckpointError."""
+    """Return the upscaler's network of a file, with shapes only. Raises: CheckpointError."""
     return abstract_module(RrdbNet, read_shapes(file).config, param_dtype=jnp.dtype(dtype))
 
 
 def renames_of(style: Style) -> Renames:
-    """Return the rename table of a naming scheme."""
+    """Return the rename table of an RRDBNet's naming scheme."""
 
     def both(name: str, module: str, index: str = "") -> Renames:
         return (

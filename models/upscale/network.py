@@ -35,7 +35,7 @@ def _leaky(x: Array) -> Array:
 
 
 class DenseConvolutions(nnx.Module):
-    """Five convolutions; each reads the input and all previous outputs."""
+    """Dense block of an RRDBNet: five convolutions that each read all previous outputs."""
 
     def __init__(self, config: RrdbConfig, **kinds: Any) -> None:
         features, growth = config.features, config.growth
@@ -54,7 +54,7 @@ class DenseConvolutions(nnx.Module):
 
 
 class ResidualInResidual(nnx.Module):
-    """Three dense blocks with an outer residual connection."""
+    """Residual-in-residual block: three dense blocks with an outer residual connection."""
 
     def __init__(self, config: RrdbConfig, **kinds: Any) -> None:
         self.rdb1 = DenseConvolutions(config, **kinds)
@@ -85,7 +85,7 @@ class RrdbNet(nnx.Module):
         self.conv_last = _conv(features, COLOURS, **kinds)
 
     def __call__(self, image: Float[Array, "n h w 3"]) -> Float[Array, "n up_h up_w 3"]:
-        """Enlarge images.
+        """Enlarge images by the network.
 
         Args:
             image: sides are whole multiples of `config.unshuffle`.
@@ -99,12 +99,12 @@ class RrdbNet(nnx.Module):
 
 
 def unshuffled(x: Float[Array, "n h w c"], side: int) -> Float[Array, "n h_less w_less more"]:
-    """Convert pixel squares to channels, ordered channel, row, column, as in torch."""
+    """Convert squares of pixels to channels, ordered channel, row, column, as in torch."""
     n, h, w, c = x.shape
     squares = x.reshape(n, h // side, side, w // side, side, c)
     return squares.transpose(0, 1, 3, 5, 2, 4).reshape(n, h // side, w // side, c * side**2)
 
 
 def doubled(x: Float[Array, "n h w c"]) -> Float[Array, "n two_h two_w c"]:
-    """Double both sides by nearest-neighbour interpolation."""
+    """Double both sides of an image by nearest-neighbour interpolation."""
     return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)

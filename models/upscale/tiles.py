@@ -25,7 +25,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class TiledSide:
-    """Tiles along one side of an image."""
+    """Overlapping tiles along one side of an image."""
 
     starts: tuple[int, ...]
     size: int
@@ -93,7 +93,7 @@ class Canvas:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of each tile."""
+        """Height and width of each tile in pixels."""
         return self._rows.size, self._columns.size
 
     def tiles(self) -> Iterator[tuple[int, int]]:
@@ -103,12 +103,12 @@ class Canvas:
                 yield row, column
 
     def read(self, row: int, column: int) -> UInt8[np.ndarray, "tile_h tile_w 3"]:
-        """Return the pixels of a tile."""
+        """Return the input pixels of a tile."""
         top, left = self._rows.starts[row], self._columns.starts[column]
         return self._pixels[top : top + self._rows.size, left : left + self._columns.size]
 
     def write(self, row: int, column: int, tile: Float[np.ndarray, "up_h up_w 3"]) -> None:
-        """Add an upscaled tile with values in [0, 1]."""
+        """Add an upscaled tile with values in [0, 1] to the output, weighted in overlaps."""
         down, across = self._shares[0][row], self._shares[1][column]
         left = self._columns.starts[column] * self._scale
         share = down[:, None, None] * across[None, :, None]
@@ -117,7 +117,7 @@ class Canvas:
             self._settle(row)
 
     def _settle(self, row: int) -> None:
-        """Round the rows of pixels that later tiles cannot change."""
+        """Round the output rows that later tiles cannot change."""
         starts = self._rows.starts
         top, height = starts[row] * self._scale, len(self._band)
         is_last = row + 1 == len(starts)
@@ -142,6 +142,6 @@ def _filled_up(pixels: np.ndarray, multiple: int) -> np.ndarray:
 
 
 def rounded(pixels: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
-    """Round colours in [0, 1] to bytes."""
+    """Round colours in [0, 1] to uint8."""
     nearest: np.ndarray = np.rint(np.clip(pixels, 0, 1) * np.float32(TOP)).astype(np.uint8)
     return nearest

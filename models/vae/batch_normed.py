@@ -55,7 +55,7 @@ class BatchNormedVaeConfig(VaeConfig):
 
     @property
     def of_decoder(self) -> VaeConfig:
-        """Config of the decoder."""
+        """Config of the VAE's decoder."""
         widths = self.decoder_block_out_channels
         if widths is None:
             return self
@@ -80,7 +80,7 @@ class LatentStatistics(nnx.Module):
         return (packed.astype(jnp.float32) - self.mean[...]) / self._deviation
 
     def restored(self, packed: Float[Array, "tokens packed"]) -> Float[Array, "tokens packed"]:
-        """Undo `normed`."""
+        """Denormalize packed latents for the decoder: the inverse of `normed`."""
         return packed.astype(jnp.float32) * self._deviation + self.mean[...]
 
     @property
@@ -116,7 +116,7 @@ RENAMES: Renames = (*STATISTICS, *key_mapping.RENAMES)
 
 
 def authors_renames(config: BatchNormedVaeConfig) -> Renames:
-    """Return the rename rules of the authors' names, which single files use."""
+    """Return the rename rules of a VAE's keys in the authors' code, which single files use."""
     return (
         *STATISTICS,
         *layer_renames({r"(?:encoder\.)?quant_conv": "quant_conv"}),

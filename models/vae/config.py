@@ -51,7 +51,7 @@ class Tiling:
 
 
 def check_tiling(tiling: Tiling | None, downsampling: int) -> None:
-    """Check that tiles are whole latents.
+    """Check that the sides and strides of tiles are whole latents.
 
     Raises: ValueError: a side or stride that is not a multiple of `downsampling`.
     """
@@ -100,7 +100,7 @@ class VaeConfig:
 
     @property
     def of_decoder(self) -> VaeConfig:
-        """Config of the decoder."""
+        """Config of the VAE's decoder."""
         return self
 
     def __post_init__(self) -> None:

@@ -86,14 +86,14 @@ class FrameAutoencoder(VideoAutoencoder):
 
     @staticmethod
     def make_encoder(config: VideoVaeConfig, **make: Any) -> Pass:
-        """Build the network from frames to moments."""
+        """Build the encoder from frames to moments."""
         levels = _levels(config.encoder_widths, config.downsamples)
         blocks = [partial(ShrinkingBlock, depth=config.num_res_blocks, **level) for level in levels]
         return FrameEncoder(config, blocks, **make)
 
     @staticmethod
     def make_decoder(config: VideoVaeConfig, **make: Any) -> Pass:
-        """Build the network from latents to frames."""
+        """Build the decoder from latents to frames."""
         levels = _levels(config.decoder_widths, config.upsamples)
         depth = config.num_res_blocks + 1
         blocks = [partial(GrowingBlock, depth=depth, **level) for level in levels]
@@ -119,7 +119,7 @@ class FrameEncoder(nnx.Module):
         self.conv_out = same_conv(widths[-1], 2 * config.z_dim, **make)
 
     def __call__(self, frames: Frames, cache: FeatureCache) -> Frames:
-        """Encode frames."""
+        """Encode frames to moments."""
         x = run(self.down_blocks, self.conv_in(frames), cache)
         return self.conv_out(nnx.silu(self.norm_out(self.mid_block(x, cache))))
 
@@ -143,7 +143,7 @@ class FrameDecoder(nnx.Module):
         self.conv_out = same_conv(widths[-1], config.out_channels, **make)
 
     def __call__(self, latents: Frames, cache: FeatureCache) -> Frames:
-        """Decode latents."""
+        """Decode latents to frames."""
         x = run(self.up_blocks, self.mid_block(self.conv_in(latents), cache), cache)
         return self.conv_out(nnx.silu(self.norm_out(x)))
 
@@ -168,7 +168,7 @@ class FrameResidualBlock(nnx.Module):
 
 
 class FrameMidBlock(nnx.Module):
-    """Two residual blocks with attention between them."""
+    """Middle block of an autoencoder: two residual blocks with attention between them."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         self.resnets = nnx.List(FrameResidualBlock(width, width, **make) for _ in range(2))
@@ -231,7 +231,7 @@ def same_conv(in_width: int, width: int, **make: Any) -> Conv:
 
 
 def _levels(widths: tuple[int, ...], in_time: tuple[bool, ...]) -> list[dict[str, Any]]:
-    """Return the sizes of each block; the last one is not resampled."""
+    """Return the channels and resampling of each block; the last one is not resampled."""
     return [
         {"in_width": in_width, "width": width, "in_time": halved}
         for (in_width, width), halved in zip(pairwise(widths), (*in_time, None), strict=True)

@@ -67,7 +67,7 @@ class AutoencoderKL(nnx.Module):
     def moments(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> Float[Array, "batch h w moments"]:
-        """Return mean and unclipped log-variance in one array."""
+        """Encode pixels to the posterior's mean and unclipped log-variance, in one array."""
         factor = self.config.downsampling
         with image_strip_layout(pixels.shape[1] // factor, pixels.shape[2] // factor):
             moments = join_strips(self.encoder(split_strips(pixels)))
@@ -76,7 +76,7 @@ class AutoencoderKL(nnx.Module):
     def posterior(
         self, moments: Float[Array, "batch h w moments"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """Split moments into mean and clipped log-variance."""
+        """Split moments into the posterior's mean and clipped log-variance."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 

@@ -29,7 +29,7 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
         self.normalisation = Normalisation.of(config)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents with the VAE."""
+        """Decode a row's latents with the VAE."""
         latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
         decoded: jax.Array = self._vae(weights).decode(
             latents[None, None].astype(self.dtype), to_uint8

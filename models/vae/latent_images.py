@@ -26,7 +26,7 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
         super().__init__(spec, modules, dtype, vae_tiling)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents with the VAE."""
+        """Decode a row's latents with the VAE."""
         latents = self.unpacked(row, row["latents"])
         latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])

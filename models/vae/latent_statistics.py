@@ -18,7 +18,7 @@ class NormedLatentPipeline(LatentImagePipeline[Networks]):
     unpack = staticmethod(unpack)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        """Decode the latents with the VAE."""
+        """Decode a row's latents with the VAE."""
         latents = self._restored(weights, row, "latents")
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 

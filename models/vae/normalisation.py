@@ -24,11 +24,11 @@ class Normalisation:
         return cls(vae.latents_mean, vae.latents_std)
 
     def apply(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
-        """Normalize latents."""
+        """Normalize a VAE's latents by channel."""
         return (latents.astype(jnp.float32) - np.asarray(self.mean, np.float32)) * self._inverse
 
     def undo(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
-        """Denormalize latents."""
+        """Denormalize latents by channel, for the VAE."""
         return latents / self._inverse + np.asarray(self.mean, np.float32)
 
     @property

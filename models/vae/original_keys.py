@@ -17,7 +17,7 @@ def _both(source: str, target: str, leaf: str = "kernel") -> Renames:
 
 
 def vae_renames(config: VaeConfig) -> Renames:
-    """Return the rename rules; in files the decoder's levels are numbered from the top."""
+    """Return the rename rules of a VAE's original keys, where decoder levels count from the top."""
     last = len(config.block_out_channels) - 1
     mid = r"(encoder|decoder)\.mid"
     levels = [

@@ -45,7 +45,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
     @staticmethod
     @abstractmethod
     def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-        """Unpack tokens into latents."""
+        """Unpack tokens of 2 × 2 latents into latents [h, w, c]."""
 
     @abstractmethod
     def encode_image(
@@ -74,7 +74,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         return to_uint8(self.network(weights, "preview")(latents))
 
     def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
-        """Unpack a row's latents."""
+        """Unpack a row's tokens to latents in spatial order."""
         return self.unpacked(row, row["latents"])
 
     def unpacked(self, row: PyTree, packed: Float[Array, "tokens patch"]) -> Float[Array, "h w c"]:

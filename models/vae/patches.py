@@ -19,31 +19,31 @@ PATCH = 2
 
 
 def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-    """Pack [h, w, c] into [h/2 · w/2, 4c]."""
+    """Pack 2 × 2 latents into tokens: [h, w, c] to [h/2 · w/2, 4c]."""
     packed: Array = _packed(latents, (0, 2, 4, 1, 3))
     return packed
 
 
 def pack_on_host(latents: Float32[np.ndarray, "h w c"]) -> Float32[np.ndarray, "tokens patch"]:
-    """Run `pack` in NumPy."""
+    """Pack latents into tokens as `pack`, in NumPy."""
     packed: np.ndarray = _packed(latents, (0, 2, 4, 1, 3))
     return packed
 
 
 def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-    """Undo `pack`."""
+    """Unpack tokens to latents [h, w, c]: the inverse of `pack`."""
     c = packed.shape[-1] // PATCH**2
     return _unpacked(packed, (h, w), (c, PATCH, PATCH), (0, 3, 1, 4, 2))
 
 
 def pack_by_pixel(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-    """Pack with patches ordered by pixel."""
+    """Pack latents into tokens whose features are ordered by pixel, then channel."""
     packed: Array = _packed(latents, (0, 2, 1, 3, 4))
     return packed
 
 
 def unpack_by_pixel(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-    """Undo `pack_by_pixel`."""
+    """Unpack tokens to latents: the inverse of `pack_by_pixel`."""
     c = packed.shape[-1] // PATCH**2
     return _unpacked(packed, (h, w), (PATCH, PATCH, c), (0, 2, 1, 3, 4))
 

@@ -39,7 +39,7 @@ def open_references(images: Mapping[str, bytes]) -> dict[str, Image.Image]:
 
 
 def inputs_of(references: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the request inputs of references."""
+    """Return the `encode` inputs of a request's reference images."""
     return {f"{INPUT}{index}": pixels for index, pixels in enumerate(references)}
 
 
@@ -48,7 +48,7 @@ def reference_latents(
     encode: Callable[[jax.Array], Float[Array, "h w c"]],
     pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
 ) -> dict[str, Any]:
-    """Return the row's leaves of references: their tokens, and latent shapes by index.
+    """Return the row's leaves of reference images: tokens, and latent shapes by index.
 
     Empty without references.
     """
@@ -81,5 +81,5 @@ def tokens_and_grids(
 
 
 def as_grid(latents: Float[Array, "h w c"]) -> Float[Array, "h w nothing"]:
-    """Return the shape of latents as an array without values."""
+    """Return the shape of latents as an array without values, a leaf of a row."""
     return jnp.zeros((*latents.shape[:2], 0))

@@ -29,7 +29,7 @@ MAX_LOGITS = 32 << 20
 
 @contextmanager
 def image_split_layout(height: int, width: int) -> Iterator[None]:
-    """Split images the same way at every size of the code traced inside; unsplit without a layout.
+    """Split images among devices alike at every size of the code traced inside.
 
     Args:
         height, width: of the latents, which are the smallest image: their shares grow with it.

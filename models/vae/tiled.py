@@ -39,20 +39,20 @@ class TiledImages:
 
     @property
     def config(self) -> VaeConfig:
-        """Config of the VAE."""
+        """Config of the wrapped VAE."""
         return self.vae.config
 
     def encode(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """Encode as `AutoencoderKL.encode`."""
+        """Encode in tiles, as `AutoencoderKL.encode`."""
         moments = in_tiles(self.vae.moments, pixels, self.pixels, self.latents)
         return self.vae.posterior(moments)
 
     def decode(
         self, latents: Float[Array, "batch h w latent"]
     ) -> Float[Array, "batch height width colours"]:
-        """Decode as `AutoencoderKL.decode`."""
+        """Decode in tiles, as `AutoencoderKL.decode`."""
         return in_tiles(self.vae.decode, latents, self.latents, self.pixels)
 
 
@@ -68,13 +68,13 @@ class TiledVideos:
 
     @property
     def config(self) -> VideoVaeConfig:
-        """Config of the VAE."""
+        """Config of the wrapped VAE."""
         return self.vae.config
 
     def encode(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """Encode as `VideoAutoencoder.encode`. Tiles' sides count patches, as in diffusers."""
+        """Encode in tiles, as `VideoAutoencoder.encode`; sides count patches, as in diffusers."""
         tiling = self.tiling.larger(self.config.patch)
         latents = tiling.smaller(self.config.downsampling)
         return self.vae.posterior(in_tiles(self.vae.moments, pixels, tiling, latents))
@@ -84,7 +84,7 @@ class TiledVideos:
         latents: Float[Array, "batch f h w latent"],
         finish: Callable[[Frames], Array] = lambda pixels: pixels,
     ) -> Shaped[Array, "batch frames ..."]:
-        """Decode as `VideoAutoencoder.decode`, except that `finish` gets all frames at once."""
+        """Decode in tiles, as `VideoAutoencoder.decode`; `finish` gets all frames at once."""
         patches = in_tiles(
             self.vae.patches, latents, self.latents, self.tiling.smaller(self.config.patch)
         )

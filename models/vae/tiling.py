@@ -23,7 +23,7 @@ ROWS, COLUMNS = -3, -2
 
 
 class Span(NamedTuple):
-    """Range of rows or columns of one tile."""
+    """Range of rows or columns that one tile of an image covers."""
 
     start: int
     size: int
@@ -49,7 +49,7 @@ def in_tiles(
 
 
 def spans(size: int, tiling: Tiling) -> list[Span]:
-    """Return the tiles' ranges along one side."""
+    """Return the ranges of the tiles along one side of an image."""
     starts = range(0, size, tiling.stride)
     return [Span(start, min(tiling.side, size - start)) for start in starts]
 
@@ -60,7 +60,7 @@ def _apply_to_tiles(
     rows: Sequence[Span],
     columns: Sequence[Span],
 ) -> list[list[ImageArray]]:
-    """Return the results of all tiles, row by row."""
+    """Apply the function to all tiles of an image, row by row; return the results."""
     places = [(row, column) for row in rows for column in columns]
     sizes = defaultdict(list)
     for row, column in places:

@@ -77,12 +77,12 @@ class VideoAutoencoder(nnx.Module):
 
     @staticmethod
     def make_encoder(config: VideoVaeConfig, **make: Any) -> Pass:
-        """Build the network from patches to moments."""
+        """Build the encoder from patches of frames to moments."""
         return VideoEncoder(config, **make)
 
     @staticmethod
     def make_decoder(config: VideoVaeConfig, **make: Any) -> Pass:
-        """Build the network from latents to patches."""
+        """Build the decoder from latents to patches of frames."""
         return VideoDecoder(config, **make)
 
     def encode(
@@ -100,7 +100,7 @@ class VideoAutoencoder(nnx.Module):
     def moments(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> Float[Array, "batch f h w moments"]:
-        """Return mean and unclipped log-variance in one array. Raises: as `encode`."""
+        """Encode pixels to mean and unclipped log-variance in one array. Raises: as `encode`."""
         if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
             raise ValueError(
                 f"temperal_downsample {self.config.temperal_downsample} halves four frames more "
@@ -115,7 +115,7 @@ class VideoAutoencoder(nnx.Module):
     def posterior(
         self, moments: Float[Array, "batch f h w moments"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """Split moments into mean and clipped log-variance."""
+        """Split moments into the posterior's mean and clipped log-variance."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 
@@ -363,7 +363,7 @@ class ShortcutUpBlock(nnx.Module):
 
 
 def factors_of(in_time: bool | None) -> tuple[int, int]:
-    """Return the frames and the side that a resampling merges into one."""
+    """Return the frames and the side of the positions that a resampling merges into one."""
     return (2 if in_time else 1), (1 if in_time is None else 2)
 
 

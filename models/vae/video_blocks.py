@@ -53,11 +53,11 @@ class FeatureCache:
 
     @property
     def features(self) -> CachedFeatures:
-        """Features of this pass for the next one."""
+        """Features of this pass that the next pass reads."""
         return tuple(self._features)
 
     def prepend(self, x: Frames, count: int) -> Frames:
-        """Prepend the `count` frames before `x`, or zeros at the start; store the last frames."""
+        """Prepend the `count` frames before `x`, or zeros at the video's start; store the last."""
         if self._earlier is None:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
@@ -72,7 +72,7 @@ class FeatureCache:
         return self.pick(jnp.where(is_last[:, None, None, None], x, 0), x)
 
     def pick(self, first: Frames, later: Frames) -> Frames:
-        """Choose between the values for a first chunk and a later one."""
+        """Select one of two values: for the video's first chunk, or for a later one."""
         return later if self._is_first is None else jnp.where(self._is_first, first, later)
 
 
@@ -107,7 +107,7 @@ class TimeConv(nnx.Module):
 
 
 def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """Convolve in the form that is fast on the platform.
+    """Convolve frames, rows and columns, in the form that is fast on the platform.
 
     XLA's three-dimensional convolution takes five times as long on a CPU as one over images,
     forwards and backwards. Accelerators support it in hardware, and copying frames would only cost
@@ -123,7 +123,7 @@ def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """Convolve over three axes at once."""
+    """Convolve over frames, rows and columns at once."""
     padding = [(0, 0), *_sides(kernel)]
     dimensions = ("NDHWC", "DHWIO", "NDHWC")
     strides = (stride, 1, 1)
@@ -131,7 +131,7 @@ def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def convolve_frames(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """Convolve over two axes, with the kernel's frames as channels of one image."""
+    """Convolve over rows and columns, with the kernel's frames as channels of one image."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
     frames = (count - time) // stride + 1
@@ -145,12 +145,12 @@ def convolve_frames(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def _sides(kernel: Kernel) -> list[tuple[int, int]]:
-    """Return the padding of rows and columns that keeps their number."""
+    """Return the padding of a convolution's rows and columns that keeps their number."""
     return [(size // 2, size // 2) for size in kernel.shape[1:3]]
 
 
 def causal_conv(in_width: int, width: int, **make: Any) -> TimeConv:
-    """Build a 3 x 3 x 3 convolution; its input includes the two frames before."""
+    """Build a causal 3 x 3 x 3 convolution; its input includes the two frames before."""
     return TimeConv(in_width, width, (3, 3, 3), **make)
 
 
@@ -223,7 +223,7 @@ class FrameAttention(nnx.Module):
 
 
 class VideoMidBlock(nnx.Module):
-    """Two residual blocks with attention between them."""
+    """Middle block of an autoencoder: two residual blocks with attention between them."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make: Any) -> None:
         self.resnets = nnx.List(ResidualBlock(width, width, **make) for _ in range(2))
@@ -236,7 +236,7 @@ class VideoMidBlock(nnx.Module):
 
 
 def run(layers: Sequence[nnx.Module], x: Frames, cache: FeatureCache) -> Frames:
-    """Run the layers in order with one cache."""
+    """Run the layers of a VAE in order with one feature cache."""
     for layer in layers:
         x = layer(x, cache)
     return x

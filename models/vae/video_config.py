@@ -158,7 +158,7 @@ class VideoVaeConfig:
 
 
 def _positions(in_time: bool | None) -> int:
-    """Return how many positions a resampling merges into one; None: no resampling."""
+    """Return how many positions a VAE's resampling merges into one; None: no resampling."""
     return 1 if in_time is None else 8 if in_time else 4
 
 

@@ -27,7 +27,7 @@ Layer = tuple[str, str, dict[str, str]]
 
 
 def original_renames(config: VideoVaeConfig) -> Renames:
-    """Return the rename rules of both kinds, the plain one of Wan 2.1 and the residual one of 2.2.
+    """Return the rename rules of original video VAE keys: Wan 2.1's plain or 2.2's residual.
 
     Raises: ValueError: attention outside the middle block, which no file of the authors has.
     """
@@ -43,7 +43,7 @@ def original_renames(config: VideoVaeConfig) -> Renames:
 
 
 def _plain_layers(config: VideoVaeConfig) -> Iterator[Layer]:
-    """Yield the layers of Wan 2.1, which form one list in each half of the file."""
+    """Yield the layers of a Wan 2.1 VAE, which form one list in each half of the file."""
     yield r"encoder\.downsamples\.(\d+)", r"encoder.down_blocks.\1", _RESIDUAL | _RESAMPLE
     number = 0
     for level in range(len(config.dim_mult)):
@@ -54,7 +54,7 @@ def _plain_layers(config: VideoVaeConfig) -> Iterator[Layer]:
 
 
 def _residual_layers(config: VideoVaeConfig) -> Iterator[Layer]:
-    """Yield the layers of Wan 2.2, which form a list in each block of the file."""
+    """Yield the layers of a Wan 2.2 VAE, which form a list in each block of the file."""
     for half, samples, blocks, depth in (
         ("encoder", "downsamples", "down_blocks", config.num_res_blocks),
         ("decoder", "upsamples", "up_blocks", config.num_res_blocks + 1),
@@ -64,14 +64,14 @@ def _residual_layers(config: VideoVaeConfig) -> Iterator[Layer]:
 
 
 def _block(path: str, depth: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield path and names of a block's layers: residual blocks, and the change of size."""
+    """Yield path and names of a VAE block's layers: residual blocks, and the resampling."""
     for number in range(depth):
         yield f"{path}.resnets.{number}", _RESIDUAL
     yield f"{path}.resample", _RESAMPLE
 
 
 def _ends(coder: str) -> Renames:
-    """Return the rename rules of the first, middle and last layers."""
+    """Return the rename rules of a video VAE's first, middle and last layers."""
     middle = rf"{coder}\.middle"
     return (
         *_both(rf"{coder}\.conv1", f"{coder}.conv_in"),
@@ -90,6 +90,6 @@ def _layer(source: str, target: str, names: dict[str, str]) -> Renames:
 
 
 def _both(source: str, target: str) -> Renames:
-    """Return the rename rules of a layer's arrays: a convolution's two, or a norm's one."""
+    """Return the rename rules of a layer's arrays: kernel and bias, or a norm's scale."""
     leaves = (("weight", "kernel"), ("bias", "bias"), ("gamma", "gamma"))
     return tuple((rf"{source}\.{leaf}", f"{target}.{path}") for leaf, path in leaves)

@@ -20,7 +20,7 @@ _FRAMES_ONLY = (3, 1, 1)
 
 
 class Downsample(nnx.Module):
-    """Halve the size, padded at the right and bottom edge only; then the frames except the first.
+    """Halve a video's size, padded at right and bottom only; then the frames except the first.
 
     Args:
         in_time: whether frames are halved too: each pair with the frame before it becomes one.
@@ -43,7 +43,7 @@ class Downsample(nnx.Module):
 
 
 class Upsample(nnx.Module):
-    """Double the frames except the first, then the size: nearest neighbour and convolution.
+    """Double a video's frames except the first, then the size: nearest neighbour, convolution.
 
     Args:
         in_time: whether frames are doubled too. This looks back over two frames, but ignores the
@@ -120,7 +120,7 @@ def to_patches(pixels: Frames, side: int) -> Frames:
 
 
 def from_patches(x: Frames, side: int) -> Frames:
-    """Undo `to_patches`."""
+    """Move channels back to squares of pixels: the inverse of `to_patches`."""
     batch, frames, height, width, _ = x.shape
     x = x.reshape(batch, frames, height, width, -1, side, side).transpose(0, 1, 2, 6, 3, 5, 4)
     return x.reshape(batch, frames, height * side, width * side, -1)

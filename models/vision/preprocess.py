@@ -43,7 +43,7 @@ def read_preprocessor(folder: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
-    """Return a file's contents; None: no such file. Raises: CheckpointError."""
+    """Return a JSON file's contents; None: no such file. Raises: CheckpointError."""
     try:
         config: dict[str, Any] = json.loads(file.read_bytes())
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _resized(height: int, width: int, size: Size) -> tuple[int, int]:
 
 
 def _size(value: Any) -> Size:
-    """Parse a size in any format that checkpoints use."""
+    """Parse an image size in any format that preprocessor configs use."""
     if isinstance(value, Mapping):
         if set(value) == {"shortest_edge"}:
             return _size(value["shortest_edge"])

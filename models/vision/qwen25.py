@@ -74,12 +74,12 @@ class QwenVisionConfig:
 
     @property
     def head_dim(self) -> int:
-        """Features of a head."""
+        """Features of an attention head."""
         return self.hidden_size // self.num_heads
 
     @property
     def unit(self) -> int:
-        """Patches per token."""
+        """Number of patches per token of the language model."""
         return self.spatial_merge_size**2
 
     @classmethod
@@ -132,7 +132,7 @@ class WindowedBlock(nnx.Module):
         return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
 
     def _to_all(self, q: Array, k: Array, v: Array, bias: Array) -> Array:
-        """Attend to all windows, with the queries of one window at a time."""
+        """Attend to all windows of an image, with the queries of one window at a time."""
         k, v = (part.reshape(1, -1, *part.shape[2:]) for part in (k, v))
         full_bias = bias.reshape(1, 1, 1, -1)
         attended: Array = jax.lax.map(
@@ -166,7 +166,7 @@ class QwenVisionModel(nnx.Module):
     def __call__(
         self, patches: Float[Array, "patches pixels"], grid: Grid
     ) -> Float[Array, "tokens features"]:
-        """Encode one image.
+        """Encode the patches of one image to tokens of the language model.
 
         Args:
             patches: of an image, from `QwenPreprocessor`.

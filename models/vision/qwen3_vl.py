@@ -83,12 +83,12 @@ class Qwen3VisionConfig:
 
     @property
     def head_dim(self) -> int:
-        """Features of a head."""
+        """Features of an attention head."""
         return self.hidden_size // self.num_heads
 
     @property
     def unit(self) -> int:
-        """Patches per token."""
+        """Number of patches per token of the language model."""
         return self.spatial_merge_size**2
 
     @classmethod
@@ -183,7 +183,7 @@ class Qwen3VisionModel(nnx.Module):
         )
 
     def __call__(self, patches: Float[Array, "patches pixels"], grid: Grid) -> ImageFeatures:
-        """Encode one image.
+        """Encode the patches of one image to tokens of the language model.
 
         Args:
             patches: of an image, from `QwenPreprocessor`, square by square.
@@ -206,7 +206,7 @@ class Qwen3VisionModel(nnx.Module):
         return ImageFeatures(self.merger(last[0]), jnp.stack(added))
 
     def _resized_places(self, grid: Grid) -> Float[Array, "patches width"]:
-        """Interpolate the learned positions bilinearly between the corners of the image."""
+        """Interpolate the learned position embeddings bilinearly to the image's patch grid."""
         side = math.isqrt(self.config.num_position_embeddings)
         rows, columns = (np.linspace(0, side - 1, count, dtype=np.float32) for count in grid)
         table = self.places.embedding[...]
@@ -220,7 +220,7 @@ class Qwen3VisionModel(nnx.Module):
 
 
 def squares(places: np.ndarray, config: Qwen3VisionConfig) -> np.ndarray:
-    """Order [axes, rows, columns] by squares of patches: [axes, patches]."""
+    """Reorder [axes, rows, columns] to squares of adjacent patches: [axes, patches]."""
     axes, rows, columns = places.shape
     side = config.spatial_merge_size
     cut = places.reshape(axes, rows // side, side, columns // side, side)
@@ -228,7 +228,7 @@ def squares(places: np.ndarray, config: Qwen3VisionConfig) -> np.ndarray:
 
 
 def _neighbours(places: np.ndarray, side: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the whole positions below and above each position, and their weights."""
+    """Return the integer positions below and above each position, and their weights."""
     below = places.astype(int)
     share = places - below
     return [(below, 1 - share), (np.minimum(below + 1, side - 1), share)]

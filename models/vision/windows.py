@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 
 @dataclass(frozen=True)
 class Windows:
-    """Assignment of squares to windows, computed on the host as part of a program's shape."""
+    """Assignment of squares of patches to attention windows, computed on the host."""
 
     index: Int[np.ndarray, "windows squares"]
     """Square at each position; -1: padding."""
@@ -29,7 +29,7 @@ class Windows:
 
     @classmethod
     def of(cls, grid: tuple[int, int], side: int, merge: int) -> Windows:
-        """Return the windows of a grid.
+        """Return the attention windows of a patch grid.
 
         Args:
             side: of a window, in squares.
@@ -43,12 +43,12 @@ class Windows:
 
     @property
     def filled(self) -> Bool[np.ndarray, "windows patches"]:
-        """True for patches, false for padding."""
+        """Mask of the windows' entries: true for patches, false for padding."""
         return np.repeat(self.index >= 0, self.merge**2, axis=1)
 
     @property
     def places(self) -> Int[np.ndarray, "patches 2"]:
-        """Row and column of each patch."""
+        """Row and column of each patch, in the order of the windows."""
         rows, columns = self.grid
         m = self.merge
         both = np.mgrid[: rows * m, : columns * m].reshape(2, rows, m, columns, m)

@@ -36,7 +36,7 @@ HEADS = ("batch", "tokens", "heads", None)
 
 
 class Guides(NamedTuple):
-    """Pose and face inputs that drive the character."""
+    """Inputs of pose and face that drive the character of Wan Animate."""
 
     pose: Video
     """Latents of the poses; one frame fewer than the noisy latents."""
@@ -73,7 +73,7 @@ class FaceAttention(nnx.Module):
         self.heads, self.epsilon = config.num_attention_heads, config.eps
 
     def __call__(self, x: Tokens, face: Face, frames: Int[np.ndarray, " tokens"]) -> Tokens:
-        """Attend to the face.
+        """Attend from each video token to the face tokens of its frame.
 
         Args:
             frames: frame index of each token.

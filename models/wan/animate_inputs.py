@@ -81,7 +81,7 @@ def on_black(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 def _read(
     images: Iterable[Image.Image], name: str, size: tuple[int, int], mode: str, frames: int
 ) -> UInt8[np.ndarray, "frames height width *colours"]:
-    """Stretch a video's frames to a size; extend a short video by playing it back and forth.
+    """Stretch an input video's frames to a size; extend a short video by playing it back and forth.
 
     Raises: RequestError: more frames than the output video has.
     """

@@ -78,7 +78,7 @@ class AnimatePipeline(WanPipeline):
         return {"guides": Guides(pose, face.reshape(-1, *face.shape[2:]))}
 
     def video_latents(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
-        """Return a row's latents without those of the character's image."""
+        """Return a row's video latents, without those of the character's image."""
         latents: Array = row[name][1:]
         return latents
 

@@ -57,7 +57,7 @@ def array_sources(
 
 
 def _namings(component: str, vae: VideoVaeConfig) -> tuple[Naming, ...]:
-    """Return the naming schemes of a chosen component's files, besides diffusers'."""
+    """Return the naming schemes of the operator's component files, besides diffusers'."""
     if component == "transformer_2":
         return single_file.NAMINGS
     if component == "text_encoder":

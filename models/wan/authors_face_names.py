@@ -30,7 +30,7 @@ _HALVING = (
 
 
 def authors_face_renames(halvings: int) -> Renames:
-    """Return the renames of a motion encoder with this number of downsampling blocks."""
+    """Return the rename rules of a motion encoder with this number of downsampling blocks."""
     return (
         *authors_renames(_LAYERS, FACE_RENAMES),
         (r"face_encoder\.padding_tokens", "learned"),

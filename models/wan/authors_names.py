@@ -43,7 +43,7 @@ _NORMS: Fused = {
 
 
 def _control(layers: Fused) -> Fused:
-    """Return the layer names of VACE's control blocks, derived from the main blocks'."""
+    """Return the authors' layer names of VACE's control blocks, derived from the main blocks'."""
     return {
         f"vace_{source}": tuple(f"vace_{target}" for target in targets)
         for source, targets in layers.items()

@@ -107,7 +107,7 @@ class WanCheckpoint:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Tasks that the checkpoint supports."""
+        """Tasks that the checkpoint supports, such as text-to-video."""
         if self.expand_timesteps or self.reads_control:
             return ("text-to-video", "image-to-video")
         return ("image-to-video",) if self.from_image else ("text-to-video",)
@@ -202,7 +202,7 @@ class WanCheckpoint:
 
 
 def has(index: Mapping[str, Any], component: str) -> bool:
-    """Return whether model_index.json lists a component with a value other than [null, null]."""
+    """Return whether `model_index.json` lists a component, other than as [null, null]."""
     return index.get(component) not in (None, [None, None])
 
 

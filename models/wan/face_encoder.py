@@ -38,14 +38,14 @@ KERNEL, STRIDES = 3, (1, 2, 2)
 
 
 def scaled(kernel: nnx.Param[Any]) -> Array:
-    """Return a kernel divided by the square root of its number of inputs."""
+    """Return a kernel divided by the square root of its number of inputs, as in training."""
     value = kernel[...]
     scale: Array = value / math.sqrt(math.prod(value.shape[:-1]))
     return scale
 
 
 def convolved(x: Image, kernel: Array, stride: int = 1, padding: int = 0, groups: int = 1) -> Image:
-    """Convolve images that are replicated on every device."""
+    """Convolve face images, which are replicated on every device."""
     return jax.lax.conv_general_dilated(
         x,
         kernel,
@@ -84,7 +84,7 @@ class MotionConv(nnx.Module):
         self.halves = halves
 
     def __call__(self, x: Image, padding: int = 0) -> Image:
-        """Convolve; with a bias, add it and apply leaky ReLU."""
+        """Convolve an image; with a bias, add it and apply leaky ReLU."""
         kernel = scaled(self.layer.kernel)
         if self.halves:
             border = (len(BLUR) - 2 + len(kernel) - 1) // 2
@@ -96,7 +96,7 @@ class MotionConv(nnx.Module):
 
 
 class HalvingBlock(nnx.Module):
-    """Residual block that halves an image's sides."""
+    """Residual block of the motion encoder, which halves an image's sides."""
 
     def __init__(self, sizes: tuple[int, int], *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         make = partial(MotionConv, rngs=rngs, param_dtype=param_dtype)
@@ -189,14 +189,14 @@ class FaceEncoder(nnx.Module):
         return self.tokens(jnp.stack(motions))
 
     def motions(self, pixels: Image) -> Float[Array, "batch motion"]:
-        """Return the motion of many images, processed in batches."""
+        """Return the motion vectors of many face images, processed in batches."""
         motions: Array = jax.lax.map(
             lambda face: self.motion(face[None])[0], pixels, batch_size=self.at_once
         )
         return motions
 
     def tokens(self, motion: Series) -> Float[Array, "batch latent_frames face_tokens width"]:
-        """Return tokens of motions, preceded by zeros for the character's image."""
+        """Return the tokens of motion vectors, preceded by zeros for the character's image."""
         x = _in_time(self.convs[0], motion)
         batch, frames, _ = x.shape
         x = x.reshape(batch, frames, self.heads, -1).transpose(0, 2, 1, 3)
@@ -211,7 +211,7 @@ class FaceEncoder(nnx.Module):
 
 
 def _in_time(layer: nnx.Conv, x: Series) -> Series:
-    """Convolve causally over frames, padded with copies of the first frame."""
+    """Convolve causally over frames, padded at the start with copies of the first frame."""
     out: Array = layer(jnp.pad(x, ((0, 0), (KERNEL - 1, 0), (0, 0)), mode="edge"))
     return out
 

@@ -25,7 +25,7 @@ def _checkpoint(
     vae: Config = published.VAE_2_1,
     **index: Any,
 ) -> PublishedCheckpoint:
-    """Return a checkpoint with one or two experts.
+    """Return the published configs of a Wan checkpoint with one or two experts.
 
     Args:
         shift: of the schedule.

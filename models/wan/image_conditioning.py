@@ -109,13 +109,13 @@ def known_frames(
 def join(
     mask: Float[np.ndarray, "f per_latent"], latents: Float[Array, "f h w c"]
 ) -> Float[Array, "f h w joined"]:
-    """Concatenate mask and latents into the channels that accompany the noisy latents."""
+    """Concatenate mask and image latents, the channels that accompany the noisy latents."""
     everywhere = jnp.broadcast_to(mask[:, None, None], (*latents.shape[:3], mask.shape[1]))
     return jnp.concatenate([everywhere, latents], axis=-1)
 
 
 def with_first_frame(latents: Latents, first: FirstFrame) -> Latents:
-    """Replace the first latent frame by the image's latents."""
+    """Replace the first latent frame by the initial image's latents."""
     return jnp.concatenate([first, latents[..., 1:, :, :, :]], axis=-4)
 
 

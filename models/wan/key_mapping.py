@@ -6,7 +6,7 @@ Renames = tuple[tuple[str, str], ...]
 
 
 def _both(name: str, path: str, kind: str = "kernel") -> Renames:
-    """Return renames of a layer's weight and bias; moves `[layer]` after the leaf's name."""
+    """Return rename rules of a layer's weight and bias; `[layer]` moves after the leaf's name."""
     path, bracket, layer = path.partition("[")
     return (
         (rf"{name}\.weight", f"{path}.{kind}{bracket}{layer}"),
@@ -19,7 +19,7 @@ _CONDITIONS = r"condition_embedder\."
 
 
 def _attention(source: str, target: str, keys_values: str) -> Renames:
-    """Return the renames shared by self-attention and cross-attention."""
+    """Return the rename rules shared by self-attention and cross-attention."""
     name, path = f"{_BLOCK}{source}", f"blocks.{target}"
     return (
         *_both(rf"{name}\.to_q", rf"{path}.queries.q[\1]"),
@@ -60,7 +60,7 @@ _TRANSFORMER: Renames = (
 
 
 def _control(rules: Renames) -> Renames:
-    """Return renames of VACE's control blocks, derived from the main blocks'."""
+    """Return the rename rules of VACE's control blocks, derived from the main blocks'."""
     return tuple(
         (f"vace_{name}", path.replace("blocks.", "control_blocks.", 1))
         for name, path in rules
@@ -69,7 +69,7 @@ def _control(rules: Renames) -> Renames:
 
 
 def _face_adapters(*layers: str) -> Renames:
-    """Return renames of Animate's face attention layers."""
+    """Return the rename rules of Animate's face attention layers."""
     name = r"face_adapter\.(\d+)\."
     return (
         *(
@@ -96,7 +96,7 @@ _MOTION, _FACE = r"motion_encoder\.", r"face_encoder\."
 
 
 def _motion_conv(name: str, path: str) -> Renames:
-    """Return renames of a motion encoder convolution, whose bias is stored with its activation."""
+    """Return the rename rules of a motion encoder convolution, whose bias is in its activation."""
     return (
         (rf"{_MOTION}{name}\.weight", f"motion.{path}.layer.kernel"),
         (rf"{_MOTION}{name}\.act_fn\.bias", f"motion.{path}.layer.bias"),

@@ -102,7 +102,7 @@ def patches(latents: Float[np.ndarray, "f h w c"], patch: tuple[int, ...]) -> np
 def without_patches(
     video: Float[Array, "patches rows columns c"], sizes: tuple[int, ...], patch: tuple[int, ...]
 ) -> Float[Array, "f h w c"]:
-    """Undo `patches`; ignores padding after the video's patches."""
+    """Rearrange patches to video latents: the inverse of `patches`; ignores padding."""
     counts = [size // factor for size, factor in zip(sizes, patch, strict=True)]
     unpadded = video[: math.prod(counts) * patch[0]]
     blocks = unpadded.reshape(*counts, *patch, -1).transpose(0, 3, 1, 4, 2, 5, 6)

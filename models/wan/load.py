@@ -171,7 +171,7 @@ def parameter_bytes(module: nnx.Module | None) -> int:
 
 
 def _swaps(networks: WanNetworks) -> bool:
-    """Return whether the local device is too small for both experts."""
+    """Return whether the device's memory is too small for both experts at once."""
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}
     experts = [sizes.pop(name) for name in EXPERTS]

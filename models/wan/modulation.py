@@ -23,7 +23,7 @@ def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param[Any]:
 def modulation(
     table: nnx.Param[Any], condition: Float[Array, "batch times count width"]
 ) -> list[Float[Array, "batch times width"]]:
-    """Add the condition's vectors to the table's, in float32.
+    """Add the condition to the learned modulation vectors, in float32.
 
     Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section
     2.3, for the shared linear.
@@ -44,5 +44,5 @@ def modulate(
 
 
 def gated(x: Tokens, update: Tokens, gate: Float[Array, "batch times width"]) -> Tokens:
-    """Compute x + gate · update, added in float32."""
+    """Add a gated update to the residual stream: x + gate · update, in float32."""
     return (x.astype(jnp.float32) + update.astype(jnp.float32) * gate).astype(x.dtype)

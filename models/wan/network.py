@@ -134,7 +134,7 @@ class Queries(nnx.Module):
         return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
 
     def finish(self, heads: Float[Array, "batch tokens heads dim"]) -> Tokens:
-        """Join the attention heads and apply the output projection."""
+        """Join the attention heads, and apply the output projection."""
         return from_heads(self.out, heads)
 
 
@@ -253,7 +253,7 @@ class ImageEmbedding(nnx.Module):
         self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch image_tokens features"]) -> Tokens:
-        """Embed image tokens.
+        """Project CLIP's image tokens to the network's width.
 
         Raises: ValueError: the number of tokens differs from the number of learned positions.
         """
@@ -367,7 +367,7 @@ class WanTransformer(nnx.Module):
         return EmbeddedStep(x, time, BlockContext(context, condition), positions, grid)
 
     def tokens(self, patches_in: Conv, video: Video) -> Tokens:
-        """Embed a video's patches as padded tokens."""
+        """Embed a video's patches as tokens, with padding."""
         return self.padded(convolved(patches_in, video.astype(patches_in.kernel.dtype)))
 
     def padded(self, patches: Float[Array, "batch frames rows columns width"]) -> Tokens:

@@ -171,7 +171,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         return self.buckets.padded_tokens(tokens)
 
     def _in_bucket(self, draw: Callable[[], np.ndarray], tokens: int) -> np.ndarray:
-        """Draw noise as a sequence of patches, padded with zeros."""
+        """Draw a token bucket's noise: a sequence of patches, padded with zeros."""
         patch = self.grid.patch
         padded: np.ndarray = padded_to(tokens * patch[0], patches(draw(), patch))
         return padded
@@ -261,11 +261,11 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         return 0
 
     def guides(self, rows: PyTree, prompts: int) -> dict[str, Any]:
-        """Return further transformer inputs from the rows, for each prompt of each row."""
+        """Return transformer inputs of a variant, per prompt; none by default."""
         return {}
 
     def kind_of(self, image_inputs: Mapping[str, Any]) -> str:
-        """Return the part of the bucket key that describes a row's images."""
+        """Return a bucket key suffix that describes a row's input images."""
         return "from image" if image_inputs else "from text"
 
     def encode_images(
@@ -303,7 +303,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
 
 
 def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:
-    """Return the latents of rows; in TI2V with the image's latents as first frame."""
+    """Return rows' denoised latents; in TI2V with the image's latents as first frame."""
     if "first_frame" in row:
         return with_first_frame(row[name], row["first_frame"])
     latents: Array = row[name]

@@ -41,7 +41,7 @@ class WanRequest(Request):
 
     @property
     def size(self) -> str:
-        """Width, height and frames as a part of the bucket key."""
+        """Width, height and frames, as a part of the bucket key."""
         return f"{self.width}x{self.height}x{self.num_frames}"
 
     @property

@@ -35,11 +35,11 @@ class FlowScheduler(Scheduler, Protocol):
 
     @property
     def num_train_timesteps(self) -> int:
-        """Number of timesteps in training."""
+        """Number of timesteps in the model's training."""
 
 
 def checkpoint_config(config: Mapping[str, Any], chosen: str | None) -> dict[str, Any]:
-    """Return the scheduler's config of a checkpoint as it is served.
+    """Return a checkpoint's scheduler config, with a supported scheduler.
 
     Args:
         chosen: default scheduler of requests, which replaces one that is not served.

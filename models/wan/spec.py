@@ -131,7 +131,7 @@ def needed_of(checkpoint: WanCheckpoint) -> frozenset[str]:
 
 
 def read_frames_of(checkpoint: WanCheckpoint, grid: Grid) -> Mapping[str, int]:
-    """Return the frames by which each image of a field lengthens the denoised video."""
+    """Return by how many frames each image of a field lengthens the denoised video."""
     if checkpoint.animates:
         return {"image": grid.frame}
     return {"reference_images": grid.frame} if checkpoint.reads_control else {}

@@ -51,7 +51,7 @@ def steps_of(
     programs: tuple[StepProgram, ...],
     draw: Callable[[], NDArray[Any]],
 ) -> tuple[Step, ...]:
-    """Return one `Step` per program.
+    """Return one `Step` per program of a video's plan.
 
     Args:
         draw: returns the generator's next noise, for schedulers that add noise.
@@ -75,7 +75,7 @@ def _values(
 def _noise(
     plan: Plan, index: int, draw: Callable[[], NDArray[Any]]
 ) -> dict[str, NDArray[Any] | np.float32]:
-    """Return a step's noise; zeros if only other steps draw, since all steps have equal keys."""
+    """Return a step's noise; zeros if only other steps draw noise: all steps have equal keys."""
     if not plan.draws.any():
         return {}
     noise = draw()

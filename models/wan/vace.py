@@ -29,7 +29,7 @@ from models.wan.vace_config import VaceConfig
 
 
 class Control(NamedTuple):
-    """Control video, and the strength of its hints."""
+    """Control video of VACE, and the strength of its hints."""
 
     video: Video
     """Control latents of the noisy latents' size, with `vace_in_channels`."""

@@ -31,7 +31,7 @@ def control_video(
     frames: UInt8[Array, "frames height width 3"] | None,
     masks: UInt8[Array, "frames height width"],
 ) -> Float[Array, "f h w channels"]:
-    """Encode a control video.
+    """Encode a control video of VACE to latents.
 
     Args:
         encode: returns the posterior's mode, normalized for the transformer.

@@ -63,7 +63,7 @@ def scales_of(values: Sequence[float] | None, hints: int) -> np.ndarray:
 def _given(
     request: WanRequest, images: Mapping[str, bytes], size: tuple[int, int]
 ) -> ControlFrames | None:
-    """Return a control video's frames; None if the request has none. Raises: RequestError."""
+    """Return a control video's frames and masks; None without one. Raises: RequestError."""
     sent = {name: is_present(name, images) for name in (FIRST, LAST, VIDEO, MASK)}
     if sent[MASK] and not sent[VIDEO]:
         raise RequestError(VIDEO, "is needed with mask_video")

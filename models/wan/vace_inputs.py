@@ -80,7 +80,7 @@ def preserved_frame(image: Image.Image, size: tuple[int, int]) -> ControlFrames:
 def read_reference(
     image: Image.Image, size: tuple[int, int], multiple: int, field: str
 ) -> Float32[np.ndarray, "height width 3"]:
-    """Fit a reference image into a size, with white borders: pixels in [-1, 1].
+    """Fit a reference image into a size, with white borders; return pixels in [-1, 1].
 
     Args:
         size: width and height in pixels.

@@ -49,7 +49,7 @@ class VacePipeline(WanPipeline):
         return {**inputs, "hint_scales": scales}
 
     def kind_of(self, image_inputs: Mapping[str, Any]) -> str:
-        """Return the number of references, which lengthen a row."""
+        """Return a bucket key suffix: the number of references, which lengthen a row."""
         return f"references={len(image_inputs.get(REFERENCES, ()))}"
 
     def encode_images(

@@ -74,7 +74,7 @@ def assign(
 def _choose(
     tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable[Any]], renames: Renames
 ) -> tuple[dict[Slot, Filling], list[str]]:
-    """Choose the filling of each slot; also return the keys without a slot."""
+    """Choose the source tensor of each leaf; also return the keys without a leaf."""
     chosen: dict[Slot, Filling] = {}
     stray: list[str] = []
     passed_over: list[str] = []
@@ -102,13 +102,13 @@ def _choose(
 
 
 def _listed(keys: list[str]) -> str:
-    """Return the first of many keys, and the number of the others, for a message."""
+    """Format the first of many checkpoint keys, and the number of the others, for a message."""
     more = f" and {len(keys) - MENTIONED} more" if len(keys) > MENTIONED else ""
     return ", ".join(keys[:MENTIONED]) + more
 
 
 def _is_no_weight(key: str, tensor: Tensor) -> bool:
-    """Return whether an unexpected array changes no output.
+    """Return whether an unexpected array of a checkpoint can be ignored, as it changes no output.
 
     Markers of a kind of file, arrays of at most one number, counts, indices and tokenizers are no
     weights. Buffers are computed from the config.
@@ -124,7 +124,7 @@ def _is_no_weight(key: str, tensor: Tensor) -> bool:
 def _fillings(
     tensor: Tensor, goal: Target, prepare: Prepare | None, leaves: dict[str, nnx.Variable[Any]]
 ) -> Iterator[tuple[Slot, Filling]]:
-    """Yield the filling of each leaf of a tensor: the tensor, or consecutive slices of it."""
+    """Yield the source of each leaf that a tensor fills: the tensor, or consecutive slices."""
     paths = split(goal.path)
     if len(paths) == 1:
         shape = _stored_shape(goal.path, _slot_shape(leaves[goal.path], goal.layer))
@@ -200,5 +200,5 @@ def _fits(shape: Shape, expected: Shape, path: str) -> bool:
 
 
 def is_kernel(path: str) -> bool:
-    """Return whether the leaf's axis order differs from torch's."""
+    """Return whether a leaf is a kernel, whose axis order differs from torch's."""
     return path.endswith("kernel")

@@ -35,7 +35,7 @@ _scratch = threading.local()
 
 @dataclass(frozen=True)
 class Read:
-    """Read task for part of a leaf, executed by a thread."""
+    """Read task for part of a parameter, executed by a thread."""
 
     nbytes: int
     """Bytes that are allocated from now on."""
@@ -47,10 +47,10 @@ class Read:
 
 @runtime_checkable
 class LeafTransfer(Protocol):
-    """Protocol of a leaf that is being transferred."""
+    """Protocol of the transfer of one parameter from files to devices."""
 
     def reads(self) -> Iterator[Read]:
-        """Yield the read tasks, which may run concurrently."""
+        """Yield the read tasks of the parameter, which may run concurrently."""
         ...
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
@@ -58,13 +58,13 @@ class LeafTransfer(Protocol):
         ...
 
     def array(self) -> jax.Array:
-        """Return the leaf's array, after all results have been taken."""
+        """Return the parameter's array, after all results have been taken."""
         ...
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Leaf to transfer: shape, dtype, sources and sharding."""
+    """Parameter to load: shape, dtype, source tensors and sharding."""
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -74,7 +74,7 @@ class Leaf:
     """Sharding of the leaf; None: JAX's default device."""
 
     def needs_transpose(self, filling: Filling) -> bool:
-        """Return whether the filling must be transposed."""
+        """Return whether a source tensor must be transposed for the parameter."""
         return self.is_kernel != filling.goal.transposed
 
 
@@ -106,7 +106,7 @@ class OnHost:
         self._parts: dict[Index, np.ndarray] = {}
 
     def reads(self) -> Iterator[Read]:
-        """Yield the read tasks of this process's parts."""
+        """Yield the read tasks of this process's parts of the parameter."""
         for index in _own_indices(self._leaf):
             self._parts[index], works = part_of(self._leaf, index)
             yield from (Read(PIECE, PIECE, work, None) for work in works)
@@ -115,7 +115,7 @@ class OnHost:
         """Do nothing: tasks write directly to the final memory."""
 
     def array(self) -> jax.Array:
-        """Return the array with its sharding."""
+        """Return the parameter's array with its sharding."""
         place, shape = self._leaf.place, self._leaf.shape
         if place is None or place.is_fully_addressable:
             (host,) = self._parts.values()
@@ -237,7 +237,7 @@ def _index(slices: tuple[slice, ...], shape: Shape) -> Index:
 
 
 def _own_indices(leaf: Leaf) -> list[Index]:
-    """Return the parts that this process places; a single part if all devices are local."""
+    """Return the index ranges of a parameter that this process places; one if all is local."""
     if leaf.place is None or leaf.place.is_fully_addressable:
         return [tuple((0, size) for size in leaf.shape)]
     indices = leaf.place.addressable_devices_indices_map(leaf.shape).values()
@@ -245,7 +245,7 @@ def _own_indices(leaf: Leaf) -> list[Index]:
 
 
 def part_of(leaf: Leaf, index: Index) -> tuple[np.ndarray, Iterator[Callable[[], None]]]:
-    """Allocate memory for part of a leaf; also return tasks that fill it a few rows each."""
+    """Allocate memory for part of a parameter; also return tasks that fill it a few rows each."""
     part = _empty(tuple(stop - start for start, stop in index), leaf.dtype)
 
     def works() -> Iterator[Callable[[], None]]:
@@ -262,7 +262,7 @@ def part_of(leaf: Leaf, index: Index) -> tuple[np.ndarray, Iterator[Callable[[],
 def _pieces(
     to: np.ndarray, index: Index, filling: Filling, is_transposed: bool
 ) -> Iterator[Callable[[], None]]:
-    """Yield tasks that fill part of a slot, a few rows of the file at a time."""
+    """Yield tasks that fill part of a parameter, a few rows of the file at a time."""
     axis = len(index) - 1 if is_transposed else 0
     first, stop = index[axis]
     cut = tuple(slice(*bounds) for bounds in index)
@@ -291,7 +291,7 @@ def _copy_rows(
 
 
 def _copy(to: np.ndarray, part: np.ndarray) -> None:
-    """Copy and cast without an intermediate array."""
+    """Copy an array and cast it without an intermediate array."""
     if to.dtype == part.dtype:  # NumPy copies integers without holding the GIL
         to, part = (array.view(f"u{array.itemsize}") for array in (to, part))
     if to.ndim != 2:

@@ -119,7 +119,7 @@ def _deduplicated(
 
 
 class _Ahead:
-    """Queue of leaves whose parts are being read, in order."""
+    """Queue of parameters whose parts are being read, in order."""
 
     def __init__(self, threads: ThreadPoolExecutor, in_flight: int) -> None:
         self._threads = threads
@@ -131,7 +131,7 @@ class _Ahead:
         self._bytes = 0
 
     def read(self, leaf: LeafTransfer) -> Iterator[jax.Array]:
-        """Start reading a leaf, and yield leaves that have been completed."""
+        """Start reading a parameter, and yield parameters whose parts have all been read."""
         for part in leaf.reads():
             while part.nbytes and self._bytes and self._bytes + part.nbytes > self._most:
                 yield from self._settle()
@@ -155,7 +155,7 @@ class _Ahead:
 def transferred_arrays(
     leaves: Iterable[LeafTransfer], readers: int = DiskFile.readers, in_flight: int = IN_FLIGHT
 ) -> Iterator[jax.Array]:
-    """Yield each leaf's array in order.
+    """Yield each parameter's array in order, while later ones are read.
 
     Args:
         readers: number of threads.
@@ -193,7 +193,7 @@ def is_matrix(axes: Axes) -> bool:
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
-    """Place a host array with its sharding.
+    """Place a host array on the devices of its sharding.
 
     Each process of a slice places its own part without comparing with other processes, since all
     read the same checkpoint.

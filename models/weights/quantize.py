@@ -60,7 +60,7 @@ class Rounding:
 
 
 def swap_last_axes(axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Swap the last two axes."""
+    """Swap the last two of a tuple of axes."""
     return (*axes[:-2], axes[-1], axes[-2])
 
 
@@ -80,7 +80,7 @@ def as_stored(leaves: Mapping[str, nnx.Variable[Any]]) -> dict[str, nnx.Variable
 
 
 def _exact(values: nnx.Variable[Any]) -> nnx.Param[Any]:
-    """Return the abstract exact kernel of 8-bit values: [*, in, out]."""
+    """Return the abstract exact kernel [*, in, out] that corresponds to 8-bit values."""
     shape, axes, sharding = tuple(values.shape), tuple(values.axes), values.get_value().sharding
     if has_inputs_last(values.dtype):
         shape, axes = swap_last_axes(shape), swap_last_axes(axes)

@@ -53,7 +53,7 @@ def is_same(array: jax.Array, other: jax.Array) -> bool:
 
 
 def _own_parts(array: jax.Array, other: jax.Array) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yield each distinct part that this process holds, with the other array's part."""
+    """Yield each shard that this process holds of one array, with the other array's shard."""
     seen = set()
     for part, other_part in zip(array.addressable_shards, other.addressable_shards, strict=True):
         if str(part.index) not in seen:
@@ -71,7 +71,7 @@ def _is_same_part(first: jax.Array, second: jax.Array) -> bool:
 
 @jax.jit
 def _same_bits(first: Array, second: Array) -> Bool[Array, ""]:
-    """Compare as integers, which distinguishes signed zeros and equates NaN with itself."""
+    """Compare arrays as integers, which distinguishes signed zeros and equates NaN with itself."""
     kind = jnp.dtype(f"uint{8 * first.dtype.itemsize}")
     bits_1, bits_2 = (jax.lax.bitcast_convert_type(array, kind) for array in (first, second))
     return (bits_1 == bits_2).all()

@@ -14,7 +14,7 @@ MAX_CONDITION = 256
 
 
 def filled(tokens: int) -> int:
-    """Return the number of tokens after padding to `MULTIPLE`."""
+    """Return the number of caption tokens after padding to `MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
 
 
@@ -67,5 +67,5 @@ class ZImageConfig(TransformerConfig):
 
     @property
     def condition(self) -> int:
-        """Width of the vector that modulates the blocks."""
+        """Width of the vector that modulates the transformer's blocks."""
         return min(self.dim, MAX_CONDITION)

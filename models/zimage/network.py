@@ -121,7 +121,7 @@ class ZImageTransformer(nnx.Module):
     def _image_positions(
         self, padded_lengths: Int[Array, " batch"], text_tokens: int, grid: Grid
     ) -> Positions:
-        """Return positions after each caption; learned padding tokens are at zero."""
+        """Return RoPE positions of image tokens after each caption; learned padding is at zero."""
         count = math.prod(grid)
         total = filled(count) + padded_tokens.padding(filled(count))
         ids = np.pad(grid_ids(*grid), ((0, total - count), (0, 0)))
@@ -139,7 +139,7 @@ class ZImageTransformer(nnx.Module):
         return Positions(rope, padded_tokens.counted(filled(count)))
 
     def _text_positions(self, padded_lengths: Int[Array, " batch"], tokens: int) -> Positions:
-        """Return positions from 1 on, with a mask of the padding after the learned tokens."""
+        """Return RoPE positions of text from 1 on, with a mask of padding after the learned one."""
         ids = np.pad(np.arange(tokens)[:, None] + 1, ((0, 0), (0, 2)))
         rope = rope_table(ids, self.config.axes_dims, self.config.rope_theta)
         keys = jnp.arange(tokens) < padded_lengths[:, None]
@@ -171,7 +171,7 @@ def _embedded(
     into: Callable[[Array], Array],
     filling: nnx.Param[Any],
 ) -> Float[Array, "batch filled width"]:
-    """Embed tokens, and replace those after each row's first `count` by the learned token."""
+    """Embed tokens, and replace those after each row's first `count` by the learned padding."""
     padding = ((0, 0), (0, filled(x.shape[1]) - x.shape[1]), (0, 0))
     tokens = into(padded(jnp.pad(x, padding), filling[...].dtype))
     return jnp.where((jnp.arange(tokens.shape[1]) < count)[..., None], tokens, filling[...])
@@ -180,7 +180,7 @@ def _embedded(
 def _image_of(
     both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
 ) -> Tokens:
-    """Extract the image's part from joined tokens; `image` has its shape."""
+    """Extract the image's tokens from joined tokens; `image` has their shape."""
     text = both.shape[1] - image.shape[1]
     return padded_tokens.cut(both, image.shape[1], text)[0]
 
@@ -188,5 +188,5 @@ def _image_of(
 def _run(
     blocks: nnx.Module | None, x: Tokens, *inputs: Vector | Positions | None, **some: int
 ) -> Tokens:
-    """Run a stack of blocks; `some` selects a range, as in `run`."""
+    """Run a stack of transformer blocks; `some` selects a range, as in `run`."""
     return run(blocks, x, lambda block, x: block(x, *inputs), **some)

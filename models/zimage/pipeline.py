@@ -31,7 +31,7 @@ class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
     unpack = staticmethod(unpack_by_pixel)
 
     def steps(self, request: ZImageRequest, plan: Plan) -> tuple[Step, ...]:
-        """Return the step table; steps after `cfg_truncation` have no guidance."""
+        """Return the table of denoising steps; those after `cfg_truncation` have no guidance."""
         times = (np.float32(1000) - plan.timesteps) / np.float32(1000)
         guided = [request.guided and float(time) <= request.cfg_truncation for time in times]
         scaled = times * np.float32(self.config.t_scale)

@@ -41,7 +41,7 @@ NON_IMAGE_FIELDS = NOT_INHERITED_FIELDS | {"output", "seed", "model"}
 
 @dataclass(frozen=True)
 class Drafts:
-    """Images of an audition (a job paused at `stop_at_step`) that a client chose to finish."""
+    """Images of an audition (a job paused at a step) that a client chose to finish."""
 
     audition: Job
     images: tuple[int, ...]
@@ -125,7 +125,7 @@ def _wrong_images(images: tuple[int, ...], audition: Job) -> list[FieldError]:
 
 
 def _wrong_steps(body: ContinueRequest, audition: Job) -> list[FieldError]:
-    """Check the number of steps; the worker checks that its schedule continues the drafts'."""
+    """Return field errors of a continuation's number of steps; the worker checks its schedule."""
     steps, drafted = body.num_inference_steps, audition.request["num_inference_steps"]
     if steps is None or steps == drafted:
         return []
@@ -220,14 +220,14 @@ def _bucket(job: Job, spec: ModelSpec) -> str:
 
 
 def _changed_fields(audition: Job, job: Job) -> Mapping[str, Any]:
-    """Return the audition's values of the fields that the job changes; None for missing fields."""
+    """Return an audition's values of the fields that its continuation changes; None if missing."""
     before, after = _image_fields(audition), _image_fields(job)
     names = before.keys() | after.keys()
     return {name: before.get(name) for name in names if before.get(name) != after.get(name)}
 
 
 def _image_fields(job: Job) -> dict[str, Any]:
-    """Return the fields that influence an image's content, with adapters and image paths."""
+    """Return a job's fields that influence image content, with adapters and image paths."""
     fields = {name: value for name, value in job.request.items() if name not in NON_IMAGE_FIELDS}
     fields = with_images(fields, lambda path, _: path)  # the keys differ: each job has copies
     fields["loras"] = [lora.model_dump(mode="json") for lora in job.loras] or None

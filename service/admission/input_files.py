@@ -98,7 +98,7 @@ def _bounds(front: FrontEnd, frames: int) -> VideoBounds:
 
 
 async def bytes_of(front: FrontEnd, value: str, client: str) -> bytes:
-    """Fetch a field's URL, or decode its base64. Raises: ImageFileError."""
+    """Fetch the URL in a request field, or decode its base64. Raises: ImageFileError."""
     if is_url(value):
         return await _fetch(front, value, client)
     return await asyncio.to_thread(from_base64, value)
@@ -174,7 +174,7 @@ def _payload(uri: str) -> str:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Split the text into slices that never cut a percent-encoded character."""
+    """Split encoded text into slices that never cut a percent-encoded character."""
     start = 0
     while start < len(text):
         end = start + _SLICE_CHARS

@@ -33,13 +33,13 @@ class WhileConnected(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Sender of one request.
+    """Sender of one request, whose job is admitted.
 
     Args:
         tenant: owner of the job.
         client: key of the per-client limits: the tenant, or the client's address if keys are not
             required.
-        connected: runs a coroutine and cancels it when the client disconnects.
+        while_connected: runs a coroutine and cancels it when the client disconnects.
         traceparent: W3C trace context of the job's parent span.
         previews: number of previews that the client requested.
         key_id: id of the API key of the request; None if keys are not required.

@@ -127,7 +127,7 @@ def _version(request: Mapping[str, Any], spec: ModelSpec) -> int:
 
 
 async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
-    """Predict the seconds of upscaling all images, before a second pass and at the end."""
+    """Predict the seconds of upscaling a job's images: before a second pass, and at the end."""
     request, seconds = job.request, 0.0
     upscalings = [(request[UPSCALE]["name"], generated_size(request))] if UPSCALE in request else []
     if (hires := request.get(HIRES)) and hires["upscaler"] not in BUILT_IN:

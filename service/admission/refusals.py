@@ -77,7 +77,7 @@ async def _quota_exceeded(front: FrontEnd, error: QuotaExceeded, limits: TenantS
 
 @dataclass
 class Attempt:
-    """Model that a request names, recorded for the metrics before the request is validated."""
+    """Model named by a request, recorded for metrics before the request is validated."""
 
     model_name: str | None = None
     """Model that the request names; None: the only model of this server."""

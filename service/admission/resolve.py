@@ -75,7 +75,7 @@ async def resolve_request(
 
 
 def _point(caller: Caller, parsed: ParsedRequest) -> float:
-    """Return a number in [0, 1) that selects a version of the model.
+    """Return a number in [0, 1) that selects a version of the request's model alias.
 
     It is random, or derived from the idempotency key so that repeated requests get the same
     version.
@@ -157,7 +157,7 @@ def _check_stored(images: Images, limits: TenantSettings) -> None:
 
 
 def _sizing(files: Mapping[str, ImageFile], spec: ModelSpec) -> str:
-    """Return the path of the image that determines the request's size."""
+    """Return the path of the input image that determines the request's size."""
     references = listed_paths(files, "reference_images") if spec.sized_by_last else []
     return ["image", *references][-1]
 
@@ -169,7 +169,7 @@ def _sized(
     spec: ModelSpec,
     offered: Sequence[Lora],
 ) -> ResolvedFields:
-    """Resolve the request at its image's size. Raises: Invalid: the model rejects that size."""
+    """Resolve the request again, at its input image's size. Raises: Invalid: unsupported size."""
     path = _sizing(files, spec)
     sized = with_size_of(parsed.body, files[path], spec)
     try:

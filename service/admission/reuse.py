@@ -38,7 +38,7 @@ USABLE = (JobState.SUCCEEDED, JobState.RUNNING, JobState.QUEUED)
 
 @dataclass(frozen=True)
 class ReuseKeys:
-    """Redis keys of a request's files.
+    """Redis keys by which equal requests find the job with their files.
 
     They cover the tenant, the checkpoint, this program's version, and all fields that affect the
     files.

@@ -76,7 +76,7 @@ async def submit(front: FrontEnd, priced: PricedJob) -> AcceptedJob:
 
 
 async def _reusable_jobs(front: FrontEnd, priced: PricedJob) -> tuple[Job | None, Job | None]:
-    """Return the job whose files this request may reuse, or else one in another format, if any."""
+    """Return the job whose files a request may reuse, or one with its images in another format."""
     if priced.reuse is None or priced.parsed.body.reuse is False:
         return None, None
     if source := await find_reusable(front, priced.reuse.files):
@@ -141,7 +141,7 @@ async def _check_deadline(
 async def _too_soon(
     front: FrontEnd, job: Job, place: WaitEstimate, needs_s: float
 ) -> DeadlineTooSoon:
-    """Build the error for a deadline that is too soon, with the time until a retry may succeed."""
+    """Build the error for a deadline that cannot be met, with the time until a retry may work."""
     deadline_s = job.request["deadline_s"]
     lasts_s = needs_s - (place.starts_s or 0.0)
     wait_s = needs_s - deadline_s

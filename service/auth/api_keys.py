@@ -50,7 +50,7 @@ class ApiKey(BaseModel):
 
 
 class ApiKeys:
-    """Keys of all tenants, in one Redis hash."""
+    """API keys of all tenants and operators, in one Redis hash."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -126,11 +126,11 @@ class ApiKeys:
         return bool(await self._redis.exists(API_KEYS))
 
     async def revoke(self, key_id: str) -> bool:
-        """Revoke a key; return whether it existed."""
+        """Revoke an API key; return whether it existed."""
         return bool(await self._redis.hdel(API_KEYS, key_id))
 
     async def find(self, text: str) -> ApiKey | None:
-        """Look up the key with this text; None: no such key."""
+        """Look up the API key with this text; None: no such key."""
         prefix, _, rest = text.partition("_")
         key_id, _, secret = rest.partition("_")
         if prefix != PREFIX or not secret:
@@ -147,7 +147,7 @@ def _parsed(texts: Iterable[str]) -> list[ApiKey]:
 
 
 def id_of(text: str) -> str:
-    """Return the public part of a key's text: its id. Other texts are returned unchanged."""
+    """Return the public id in an API key's text. Other texts are returned unchanged."""
     prefix, _, rest = text.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else text
 

@@ -72,7 +72,7 @@ class Authenticator:
         await self._keys.close()
 
     async def find(self, text: str) -> ApiKey | None:
-        """Look up the key with that text; None: no such key."""
+        """Look up the API key with that text; None: no such key."""
         digest = digest_of(text)
         cached, read_at = self._cached.get(digest, (None, -float("inf")))
         if cached and time.monotonic() - read_at < self._max_age_s:

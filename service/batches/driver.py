@@ -40,7 +40,7 @@ class BatchLeaseLost(Exception):
 
 
 class BatchDriver:
-    """Driver of one batch.
+    """Driver of one batch, which runs its lines as jobs.
 
     Args:
         holder: this driver's name in the lease.

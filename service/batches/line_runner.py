@@ -37,7 +37,7 @@ class BatchStopping(Exception):
 
 
 class LineRunner:
-    """Runs the lines of one batch."""
+    """Runner of a batch's lines: creates their jobs, and builds their results."""
 
     def __init__(self, front: FrontEnd, batch: Batch, endpoint: BatchEndpoint) -> None:
         self._front = front
@@ -73,7 +73,7 @@ class LineRunner:
                 await self._pause(float(busy.headers["Retry-After"]))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before a retry. Raises: BatchStopping."""
+        """Wait before retrying a batch line. Raises: BatchStopping."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, LONGEST_PAUSE_S)):
                 await self.stopping.wait()

@@ -56,7 +56,7 @@ class BatchError(Exception):
 
 
 def parse_line(data: bytes) -> BatchLine:
-    """Parse one line as a `BatchLine`. Raises: Invalid, Malformed."""
+    """Parse one line of a batch's file as a `BatchLine`. Raises: Invalid, Malformed."""
     try:
         return BatchLine.model_validate(parse_object(data, "line"))
     except Malformed as error:
@@ -73,7 +73,7 @@ async def read_line(store: Store, key: str, line_range: LineRange) -> BatchLine:
 
 @dataclass
 class LineCheck:
-    """Check of a whole input file, line by line.
+    """Check of a batch's whole input file, line by line.
 
     Args:
         check_model: checks a line's model name (None if absent). Raises: Problem: no such model.
@@ -109,7 +109,7 @@ class LineCheck:
         return self.ranges
 
     def _check_all(self, lines: list[bytes], start: int) -> int:
-        """Check lines; return the offset of the next line."""
+        """Check complete lines of a batch's input; return the offset of the next line."""
         for data in lines:
             self._line += 1
             if data.strip():
@@ -132,7 +132,7 @@ class LineCheck:
         self.ranges.append(line_range)
 
     def _parsed(self, data: bytes) -> BatchLine:
-        """Parse a line of permitted length. Raises: Invalid, Malformed."""
+        """Parse a line of a batch, if its length is permitted. Raises: Invalid, Malformed."""
         if len(data) > self.settings.max_line_bytes:
             raise self._too_long()
         return parse_line(data)
@@ -162,7 +162,7 @@ class LineCheck:
         self.errors.append(error)
 
     def _check_bounds(self, rest: bytes) -> None:
-        """Raise BatchError if the file has too many lines or a line is too long."""
+        """Raise BatchError if a batch's file has too many lines or a line is too long."""
         if len(self.ranges) > self.settings.max_lines:
             message = f"the file has more than {self.settings.max_lines} requests"
             raise BatchError([LineError(code="too_many_requests", message=message)])

@@ -175,7 +175,7 @@ def _imported_from() -> Iterable[str]:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, descriptor: int, access: int) -> None:
-    """Allow access to a file, or to everything in a folder."""
+    """Allow access to a file, or to everything in a folder, in a Landlock rule set."""
     rule = struct.pack("=Qi", access, descriptor)
     libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
 

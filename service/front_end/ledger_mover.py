@@ -23,7 +23,7 @@ log = logging.getLogger("atelier")
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Move files every `reap_every_s`. A later round of any front end retries failures."""
+    """Move usage ledger files from Redis to the store every `reap_every_s`, with retries."""
     holder = secrets.token_hex(8)
     while True:
         try:
@@ -35,7 +35,7 @@ async def move_forever(front: FrontEnd) -> None:
 
 
 async def move_file(queue: Queue, store: Store, usage: UsageSettings, holder: str) -> bool:
-    """Move one file that is due; False: none is.
+    """Move one file of the usage ledger, if due, to the store; False: none is due.
 
     Its records are deleted from Redis once the store has it. A retry after a crash writes the same
     file under the same key. After a restore of Redis, some records may be written again under

@@ -173,7 +173,7 @@ async def _check_preview(front: FrontEnd, received: ReceivedUpload) -> str | Non
 
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
-    """Convert a lock's errors to Busy and Unavailable."""
+    """Convert errors of acquiring an upload's lock to Busy and Unavailable."""
     try:
         yield
     except LoraBusy as error:

@@ -28,7 +28,7 @@ class Models:
     def __init__(
         self, queue: Queue, max_age_s: float, aliases: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create an empty catalogue.
+        """Create a catalogue of models that has not been read yet.
 
         Args:
             aliases: other names of models, by alias, from the settings.
@@ -61,7 +61,7 @@ class Models:
         return await self._all_since(time.monotonic())
 
     async def _all_since(self, since: float) -> dict[str, ModelStatus]:
-        """Return all models, reread unless the last read started after `since`."""
+        """Return all models, reread from Redis unless the last read started after `since`."""
         async with self._lock:
             if self._read_at < since:
                 await self._read()
@@ -85,7 +85,7 @@ class Models:
                 greatest weight, as in `GET /v1/models`.
 
         Raises:
-            Unthere is no model is registered.
+            Unavailable: no model is registered.
             NotFound: unknown name; the message lists the models.
         """
         asked_at = time.monotonic()
@@ -121,7 +121,7 @@ class Models:
         return name if name in self.last_read else self._other_names.get(name, name)
 
     def other_names(self, model: str) -> list[str]:
-        """List the aliases of a model in the settings."""
+        """List the configured aliases of a model."""
         return sorted(
             alias
             for alias, name in self._other_names.items()

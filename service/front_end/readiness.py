@@ -25,7 +25,7 @@ Check = Literal["redis"]
 
 
 async def reasons_against(front: FrontEnd, only: Check | None = None) -> dict[str, str]:
-    """List why this front end is not ready, by check; empty: it is ready."""
+    """Return the reasons why this front end is not ready, by check; empty: it is ready."""
     if only == "redis":
         return await _queue(front, with_models=False)
     reasons = {**await _queue(front), **await _store(front)}

@@ -14,7 +14,7 @@ log = logging.getLogger("atelier")
 
 
 async def sweep_forever(front: FrontEnd) -> None:
-    """Sweep every `reap_every_s`. A later round of any front end retries failures.
+    """Delete expired jobs and files and requeue abandoned jobs, every `reap_every_s`.
 
     Jobs are requeued even if the store is unavailable. Files stay listed in Redis until they are
     deleted, so a crash loses none.

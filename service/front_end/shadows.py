@@ -159,7 +159,7 @@ async def job_of(front: FrontEnd, job_id: str) -> Job | None:
 
 
 def _is_over(job: Job | None, shadow: Job | None) -> bool:
-    """Check whether a job and its shadow can no longer be compared."""
+    """Return whether a job or its shadow can no longer be compared."""
     return job is None or shadow is None or job.state in ENDED - {JobState.SUCCEEDED}
 
 
@@ -168,7 +168,7 @@ def _have_ended(job: Job | None, shadow: Job | None) -> bool:
 
 
 async def _count(front: FrontEnd, job: Job | None, shadow: Job | None) -> None:
-    """Compare a pair, and count the outcome. Raises: StoreError."""
+    """Compare the outputs of a job and its shadow, and count the outcome. Raises: StoreError."""
     if shadow is None:
         return
     outcome, worst = outcomes.DROPPED, math.inf
@@ -183,7 +183,7 @@ async def _count(front: FrontEnd, job: Job | None, shadow: Job | None) -> None:
 
 
 async def _compare(front: FrontEnd, job: Job, shadow: Job) -> tuple[str, float]:
-    """Compare the outputs: whether they are equal, and the lowest PSNR of differing ones.
+    """Compare two jobs' outputs: whether they are equal, and the lowest PSNR of differing ones.
 
     Files without readable pixels count as different, without a PSNR. Raises: StoreError.
     """

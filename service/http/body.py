@@ -91,7 +91,7 @@ async def _read(request: Request, max_bytes: int, hold: Hold) -> JsonReader:
 
 
 async def _chunks(request: Request, max_bytes: int, hold: Hold) -> AsyncIterator[bytes]:
-    """Yield the body's chunks as they arrive. Raises: BodyTooLarge, and errors of `hold`."""
+    """Yield a request body's chunks as they arrive. Raises: BodyTooLarge, and errors of `hold`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise await _too_large(request, max_bytes)
@@ -105,7 +105,7 @@ async def _chunks(request: Request, max_bytes: int, hold: Hold) -> AsyncIterator
 
 
 async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
-    """Discard a bounded rest of the body, because some clients read the response only after it."""
+    """Discard a bounded rest of a too large body: some clients read the response only after it."""
     if "expect" not in request.headers:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):

@@ -160,12 +160,12 @@ class Connections:
         return True
 
     def count(self, reason: str) -> None:
-        """Count a connection closed for this reason."""
+        """Count a connection that was closed for this reason, in the metrics."""
         self._unlogged[reason] += 1
         self.closed.labels(reason).inc()
 
     def sweep(self, now: float, tick_s: float) -> None:
-        """Close overdue connections, and log which limits were reached."""
+        """Close overdue connections, and log which limits they exceeded."""
         for connection in tuple(self.open):
             connection.check(now, tick_s)
         if self._unlogged and now - self._logged_at >= LOG_EVERY_S:
@@ -304,7 +304,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """Start the phase that reads a head."""
+        """Start the phase that reads a request's head."""
         super().on_message_begin()
         self._messages += 1
         self._head_bytes = self._headers_bytes = self._trailers = 0
@@ -353,7 +353,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *headers, b"", b""])
 
     def on_body(self, body: bytes) -> None:
-        """Count and read a part of the body."""
+        """Count and read a part of the request's body."""
         self._data_bytes += len(body)
         super().on_body(body)
 
@@ -365,7 +365,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter(Phase.IDLE if self.cycle.response_complete else Phase.ANSWER)
 
     def on_response_complete(self) -> None:
-        """Drain the rest of the body, within its limit."""
+        """Discard the rest of the request's body after the response, within its limit."""
         self._unanswered.popleft()
         super().on_response_complete()
         if self.cycle.response_complete and self.phase in AFTER_ANSWER:
@@ -417,7 +417,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.drop(SILENCE[self.phase])
 
     def _reads(self, now: float) -> bool:
-        """Check that the client reads its response fast enough."""
+        """Return whether the client reads its response fast enough."""
         if not (self.flow.write_paused or self.transport.is_closing()):
             self._unsent = None
             return True
@@ -446,7 +446,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(refused.problem)
 
     def _refuse(self, problem: Problem) -> None:
-        """Send the problem, unless a response has started, and close."""
+        """Send an error response, unless a response has started, and close the connection."""
         is_answering = any(cycle.response_started for cycle in self._unanswered)
         if self.transport.is_closing() or is_answering:
             return self.transport.abort()
@@ -463,7 +463,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _let_go(self) -> None:
-        """Notify the app that its client has disconnected."""
+        """Notify the app that the client of the current request has disconnected."""
         self._is_refused = True
         self._disconnect()
         self.flow.resume_reading()
@@ -478,7 +478,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _is_ours(target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
-    """Check that the target is a path, or a URL with the host of the Host header."""
+    """Return whether the request target is a path, or a URL with the host of the Host header."""
     if target.startswith(b"/") or target == b"*":
         return True
     authority = target.partition(b"://")[2].partition(b"/")[0]
@@ -486,5 +486,5 @@ def _is_ours(target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_coded(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Check for a Transfer-Encoding, which an HTTP/1.0 proxy ignores."""
+    """Return whether the request has a Transfer-Encoding, which HTTP/1.0 proxies ignore."""
     return any(name == b"transfer-encoding" for name, _ in headers)

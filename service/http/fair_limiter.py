@@ -16,7 +16,7 @@ _Line = OrderedDict[asyncio.Future[None], None]
 
 
 class FairQueue:
-    """Limiter of `each` concurrent holders per name.
+    """Limiter of `each` concurrent holders per name, such as a host.
 
     A free slot goes to the tenants in round-robin order, within a tenant first come, first served.
     All operations take constant time.
@@ -114,12 +114,12 @@ class FairLimiter:
 
     @property
     def free(self) -> int:
-        """Number of slots that no caller holds."""
+        """Number of slots of the limiter that no caller holds."""
         return self.total - self._all.used[""]
 
     @asynccontextmanager
     async def slot(self, tenant: str, host: str = "") -> AsyncIterator[None]:
-        """Wait for a slot and hold it. Raises: Busy, Unavailable: too many wait."""
+        """Wait for a slot of the limiter and hold it. Raises: Busy, Unavailable: too many wait."""
         with await self.acquire(tenant, host):
             yield
 

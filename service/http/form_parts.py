@@ -29,14 +29,14 @@ class Part(Protocol):
         """Record that this part of the form begins."""
 
     def add(self, data: bytes) -> None:
-        """Append received bytes to the part. Raises: BodyTooLarge."""
+        """Append received bytes to the form part. Raises: BodyTooLarge."""
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Write a part's buffered data to its destination. Raises: Unavailable."""
+        """Write a form part's buffered data to its destination. Raises: Unavailable."""
 
 
 class BoundedPart:
-    """Base of the parts: limits their size."""
+    """Base of the parts of a form: limits their size."""
 
     repeats = False
     filename = ""

@@ -33,7 +33,7 @@ class HeadResponses:
 
 
 def _without_body(send: Send) -> Send:
-    """Send the headers, and an empty final body."""
+    """Return a `send` that forwards the headers, and an empty final body."""
     is_over = False
 
     async def send_headers(message: Message) -> None:

@@ -87,7 +87,7 @@ def fields_of(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 
 def timed(checked: Callable[[], ImageFile]) -> dict[str, Any]:
-    """Run a check and return the file's fields with the processor time."""
+    """Run a check, and return its result fields with the processor time."""
     began = time.process_time()
     return {**asdict(checked()), "decode_s": time.process_time() - began}
 
@@ -98,7 +98,7 @@ def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 
 def video_of(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Check a video within its bounds and return an `ImageFile`'s fields.
+    """Check a video within its bounds, and return the fields of an `ImageFile`.
 
     Raises: ImageFileError.
     """
@@ -121,7 +121,7 @@ OPERATIONS: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
 
 
 def run_operation(data: bytes, max_pixels: int, operation: bytes = CHECK) -> dict[str, Any]:
-    """Run an operation and return its result, or `error`. `spent` requests a new child."""
+    """Run one of the checks on a file; return its result, or `error`. `spent`: use a new child."""
     try:
         return OPERATIONS[operation](data, max_pixels)
     except ImageFileError as error:

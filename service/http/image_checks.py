@@ -71,7 +71,7 @@ class ImageChecks:
         self._is_closed = False
 
     async def check(self, data: bytes, tenant: str) -> ImageFile:
-        """Check a file and return its kind. Raises: ImageFileError."""
+        """Validate an image file in a child process; return its kind. Raises: ImageFileError."""
         return ImageFile(**await self._answer(data, tenant, CHECK))
 
     async def check_video(self, data: bytes, bounds: VideoBounds, tenant: str) -> ImageFile:
@@ -119,7 +119,7 @@ class ImageChecks:
         return text
 
     async def _answer(self, data: bytes, tenant: str, operation: bytes) -> dict[str, Any]:
-        """Run an operation on a file in a child. Raises: ImageFileError."""
+        """Run an operation on a file in a child process. Raises: ImageFileError."""
         async with self.slots.slot(tenant):
             child = await self._child()
             try:
@@ -162,7 +162,7 @@ class ImageChecks:
         return ImageFileError(f"takes more than {self._cpu_s(operation):g} s to decode; {instead}")
 
     async def _child(self) -> Process:
-        """Return an idle child, or start one."""
+        """Return an idle check process, or start one."""
         while self._idle:
             child = self._idle.pop()
             if child.returncode is None:
@@ -181,7 +181,7 @@ class ImageChecks:
         return child
 
     async def _end(self, child: Process) -> int:
-        """Kill a child and return its exit code."""
+        """Kill a check process and return its exit code."""
         if child.returncode is None:
             with suppress(ProcessLookupError):
                 # Not `Process.kill`, which polls the child first. If the child has just exited,
@@ -191,14 +191,14 @@ class ImageChecks:
         return await child.wait()
 
     async def close(self) -> None:
-        """Kill every child, including busy ones; a starting child is killed after its file."""
+        """Kill every check process, also busy ones; a starting one is killed after its file."""
         self._is_closed = True
         await asyncio.gather(*map(self._end, tuple(self._all)))
         self._idle.clear()
 
 
 async def _ask(child: Process, data: bytes, operation: bytes) -> bytes:
-    """Send a file to a child and return the result line; empty if the child crashed."""
+    """Send a file to a check process; return the result line, empty if the process crashed."""
     assert child.stdin is not None and child.stdout is not None
     child.stdin.writelines((len(data).to_bytes(LENGTH_BYTES, "big"), operation, data))
     with suppress(ConnectionError):

@@ -45,7 +45,7 @@ class SharedLimit:
         return hold
 
     def hold(self, client: str) -> Hold:
-        """Create an empty hold, which its owner closes."""
+        """Create an empty hold of a client, which its owner closes."""
         return Hold(self, client)
 
     def acquire(self, client: str, amount: int, *, is_first: bool) -> None:
@@ -95,7 +95,7 @@ class Hold:
         self.close()
 
     def add(self, amount: int) -> None:
-        """Add to the amount that this request holds.
+        """Add to the amount of the limited resource that this request holds.
 
         Raises: Busy, Unavailable.
         """
@@ -113,13 +113,13 @@ class Hold:
         self.close()
 
     def close(self) -> None:
-        """Release the whole amount that this request holds."""
+        """Release the whole amount of the resource that this request holds."""
         self.shared.release(self.client, self.amount)
         self.amount = 0
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """Split a body so that each slice is sent after the client has received the previous ones.
+    """Split a response body, so that a slice is sent once the client has the previous ones.
 
     The last slice is empty. When it has been sent, the client has received the rest.
     """
@@ -148,13 +148,13 @@ class HeldResponse(Response):
 
 
 def bodies_of(limits: LimitSettings) -> SharedLimit:
-    """Limit the bytes of bodies and outputs."""
+    """Create the limit of request bodies and outputs that are in memory at a time."""
     total = limits.max_inflight_bytes
     return SharedLimit("bytes in flight", "too_many_bytes", total, total // 2)
 
 
 def waits_of(server: ServerSettings) -> SharedLimit:
-    """Limit the requests that wait for a job. A quarter of all connections stays free of them."""
+    """Create the limit of requests that wait for a job; a quarter of all connections stays free."""
     connections = max_connections(server)
     each = server.max_waiting or max(1, connections // 4)
     return SharedLimit("waiting requests", "too_many_waiting", max(1, 3 * connections // 4), each)

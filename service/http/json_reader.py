@@ -63,7 +63,7 @@ class JsonReader:
         return len(self._plain)
 
     def feed(self, piece: bytes) -> None:
-        """Read the next piece of the JSON document.
+        """Parse the next piece of the JSON document.
 
         Raises: Malformed.
         """
@@ -89,7 +89,7 @@ class JsonReader:
         return start.removeprefix(_MARK)
 
     def _read_tokens(self, data: bytes, start: int) -> int:
-        """Scan tokens up to the start of a text, or to the end, and return that position."""
+        """Scan JSON tokens up to the start of a string, or to the end; return that position."""
         for token in _TOKEN.finditer(data, start):
             first = token[0][:1]
             self._tokens += 1
@@ -117,7 +117,7 @@ class JsonReader:
         return Malformed(f"the {self._of} has more than {MAX_TOKENS} names, values and commas")
 
     def _read_text(self, data: bytes, start: int) -> int:
-        """Scan a text up to its end, or to the end of the data, and return that position."""
+        """Scan a JSON string up to its end, or to the end of the data; return that position."""
         assert self._text is not None
         end = data.find(b'"', start)
         end = len(data) if end < 0 else end
@@ -158,7 +158,7 @@ class JsonReader:
         return value
 
     def _check_word(self, word: bytes) -> None:
-        """Check a number or literal. Raises: Malformed: too long, or NaN or Infinity."""
+        """Check a JSON number or literal. Raises: Malformed: too long, or NaN or Infinity."""
         if len(word) > MAX_NUMBER_CHARS:
             raise self._invalid("a number has too many digits")
         if word[:1] in b"NI" or word[:2] == b"-I":
@@ -169,7 +169,7 @@ class JsonReader:
 
 
 class _Text:
-    """Text that arrives in pieces, none of which cuts an escape."""
+    """JSON string that arrives in pieces, none of which cuts an escape."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -186,7 +186,7 @@ class _Text:
 
 
 def _unescaped(piece: bytes) -> bytes:
-    """Resolve escapes of a piece of a long text. Raises: Malformed: not ASCII."""
+    """Resolve escapes in a piece of a long JSON string. Raises: Malformed: not ASCII."""
     if b"\\" in piece and piece.isascii():
         try:
             piece = json.loads(b'"%s"' % piece).encode("ascii")
@@ -256,7 +256,7 @@ _REASONS = (
 
 
 def reason_of(error: ValueError) -> str:
-    """Describe an error of the decoder, or of one of its hooks, by place and cause."""
+    """Describe a JSON error by its position and cause."""
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is no UTF-8"
     if isinstance(error, json.JSONDecodeError):

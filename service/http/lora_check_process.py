@@ -40,7 +40,7 @@ class OpenFile(type(Path())):  # type: ignore[misc]
 
 
 def main(descriptor: int, expert: Expert | None, cpu_s: int, max_rank: int) -> None:
-    """Check the file and print the result."""
+    """Check the file of an uploaded adapter, and print the result for the parent process."""
     confine(os.fstat(descriptor).st_size, cpu_s)
     refuse_files(descriptor)
     refuse_calls()
@@ -50,7 +50,7 @@ def main(descriptor: int, expert: Expert | None, cpu_s: int, max_rank: int) -> N
 
 
 def confine(size: int, cpu_s: int) -> None:
-    """Limit memory and processor time, and forbid writing files."""
+    """Limit the check process's memory and processor time, and forbid writing files."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory = pages * resource.getpagesize() + SPARE_BYTES + COPIES * size
     bounds = {
@@ -64,7 +64,7 @@ def confine(size: int, cpu_s: int) -> None:
 
 
 def inspect_file(file: Path, layers: str, expert: Expert | None, max_rank: int) -> dict[str, Any]:
-    """Read the properties of an adapter or embedding, or return the invalid `field` and `error`."""
+    """Return an adapter file's properties, or the invalid `field` and `error`."""
     field = "expert"
     try:
         names = names_of(layers)

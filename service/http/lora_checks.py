@@ -49,7 +49,7 @@ class LoraFacts(NamedTuple):
 
 
 class ModelLayers(NamedTuple):
-    """Layers of a model that files may be for."""
+    """Layers of a model that adapter files may change."""
 
     names: str
     """Names and shapes, as `ModelSpec.lora_layers`."""

@@ -28,12 +28,12 @@ class MaskedFiles:
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> MaskedFiles:
-        """Build them from the result of `prepare`."""
+        """Build the inpainting files from the result of `prepare`."""
         return cls(**{**answer, "box": answer["box"] and tuple(answer["box"])})
 
 
 def prepare(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Prepare an image and its mask for a model; return the fields of `MaskedFiles`.
+    """Prepare an image and its mask for inpainting; return the fields of `MaskedFiles`.
 
     Raises: ImageFileError.
     """
@@ -51,7 +51,7 @@ def prepare(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 
 def paste(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Paste a generated region into its `image`. Raises: ImageFileError."""
+    """Paste an inpainted region into its `image`. Raises: ImageFileError."""
     about, files = unpacked(data)
     image, soft, part = (load(file, max_pixels) for file in files)
     result = paste_result(
@@ -61,7 +61,7 @@ def paste(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 
 def pack_prepare(image: bytes, mask: bytes, settings: InpaintSettings) -> bytes:
-    """Encode an image, its mask and the settings as input of `prepare`."""
+    """Encode an image, its mask and the inpainting settings as input of `prepare`."""
     return packed(asdict(settings), image, mask)
 
 

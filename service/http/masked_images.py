@@ -78,7 +78,7 @@ def prepare_inputs(
 
 
 def _crop_masked(image: Image.Image, soft: Image.Image, settings: InpaintSettings) -> InpaintInputs:
-    """Crop the area around the mask, enlarged to the model's size."""
+    """Crop the area around the mask of an image, enlarged to the model's size."""
     box = box_of(soft, settings)
     part, hole = (
         layer.resize(settings.size, Image.Resampling.LANCZOS, box=box) for layer in (image, soft)
@@ -102,7 +102,7 @@ def soft_mask(mask: Image.Image, settings: InpaintSettings) -> Image.Image:
 
 
 def has_holes(mask: Image.Image) -> bool:
-    """Check for transparent pixels, which then serve as the mask."""
+    """Return whether an image has transparent pixels, which then serve as its mask."""
     return mask.mode == "RGBA" and mask.getchannel("A").getextrema() != (OPAQUE, OPAQUE)
 
 
@@ -126,14 +126,14 @@ def box_of(soft: Image.Image, settings: InpaintSettings) -> Box:
 
 
 def _grow(low: int, high: int, length: int, end: int) -> tuple[int, int]:
-    """Grow an interval to at least that length, within 0 to `end`."""
+    """Enlarge an interval to at least that length, within 0 to `end`."""
     length = max(length, high - low)
     low = max(0, min(low - (length - (high - low)) // 2, end - length))
     return low, min(low + length, end)
 
 
 def fill_masked(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """Fill the masked area by blurring surrounding colours into it."""
+    """Fill an image's masked area by blurring surrounding colours into it."""
     unmasked = image.convert("RGBA")
     unmasked.putalpha(ImageOps.invert(mask))
     surroundings = unmasked.convert(

@@ -42,7 +42,7 @@ async def read_form(
     max_bytes: int | None = None,
     arrived: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Read the body into the parts, by name.
+    """Read a multipart body into the form's parts, by name.
 
     Args:
         max_bytes: limit for all parts together. Default: the sum of their limits.
@@ -120,7 +120,7 @@ class _Chunks:
         return bytes(message.get("body", b""))
 
     async def drain(self) -> None:
-        """Discard a bounded rest, because some clients read the response only after sending all."""
+        """Discard a bounded rest of the body: some clients read the response only at its end."""
         if self._expects_continue:
             return
         with contextlib.suppress(TimeoutError, ClientDisconnect):
@@ -133,7 +133,7 @@ class _Form:
     """Incremental parser of a multipart form, which feeds the form's parts."""
 
     def __init__(self, boundary: bytes, parts: Mapping[str, Part]) -> None:
-        """Create the form parser. Raises: Malformed: the boundary is too long."""
+        """Create the parser of a form. Raises: Malformed: the boundary is too long."""
         self._parts = parts
         self._field_names: set[str] = set()
         self._part: Part | None = None
@@ -196,7 +196,10 @@ class _Form:
         self._part.begin()
 
     def _part_name(self, name: str) -> str:
-        """Return the part of a name; `image[]` and `image[0]` repeat `image`. Raises: Invalid."""
+        """Return the form part with that name; `image[]` and `image[0]` repeat `image`.
+
+        Raises: Invalid.
+        """
         part, _, index = name.partition("[")
         if name in self._parts:
             return name
@@ -221,7 +224,7 @@ class _Form:
 
 
 def _filename(name: bytes) -> str:
-    """Return the base name of a file, without unprintable characters."""
+    """Return the base name of an uploaded file, without unprintable characters."""
     text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in text if letter.isprintable())[:MAX_FILENAME_CHARS]
 

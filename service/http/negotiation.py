@@ -65,7 +65,7 @@ def _quality(parameters: Sequence[str]) -> float:
 
 
 def acceptable(header: str, offers: Sequence[str] = OFFERS) -> list[str]:
-    """List the offers that the client accepts, the best first.
+    """List the media types that the client accepts, the best first.
 
     Ordered by quality, then by specificity, then by the client's order.
     """
@@ -94,13 +94,13 @@ class Answer:
 
     @property
     def bytes(self) -> bool:
-        """Report whether the response is the output file itself."""
+        """Return whether the response is the output file itself."""
         return bool(self.media_types)
 
 
 @lru_cache(maxsize=128)
 def negotiate(header: str | None) -> Answer:
-    """Select the best format that the client accepts.
+    """Select the best response format that the client accepts.
 
     Raises: NotAcceptable: no offer matches.
     """

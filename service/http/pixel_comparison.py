@@ -65,7 +65,7 @@ class Comparison:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Comparison:
-        """Build it from the result of `compare`."""
+        """Build the comparison from the result of `compare`."""
         difference = answer["difference"]
         files = tuple(DecodedFile(**shown) for shown in answer["files"])
         return cls(files, difference and Difference(**difference))
@@ -106,7 +106,7 @@ def compare(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 @dataclass
 class _Reading:
-    """Digest of a file, accumulated frame by frame."""
+    """Pixel digest of a file, accumulated frame by frame."""
 
     size: tuple[int, int] = (0, 0)
     count: int = 0
@@ -122,13 +122,13 @@ class _Reading:
             yield frame
 
     def shown(self) -> DecodedFile:
-        """Return the size and digest, after all frames are read."""
+        """Return the file's size and digest, after all frames are read."""
         return DecodedFile(*self.size, self.count, self.digest.hexdigest())
 
 
 @dataclass
 class _Sums:
-    """Difference sums over the frames of two files."""
+    """Sums of pixel differences over the frames of two files."""
 
     max_levels: int = 0
     pixels: int = 0
@@ -137,7 +137,7 @@ class _Sums:
     values: int = 0
 
     def add(self, first: Image.Image, other: Image.Image) -> None:
-        """Add a pair of frames of one size. If either is transparent, alpha counts as a channel."""
+        """Add a pair of frames of equal size. If either is transparent, alpha counts, too."""
         if first.mode != other.mode:
             first, other = first.convert("RGBA"), other.convert("RGBA")
         gap = ImageChops.difference(first, other)
@@ -184,7 +184,7 @@ def _of_gif(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Drop an alpha channel that is fully opaque."""
+    """Drop an image's alpha channel if it is fully opaque."""
     if image.mode == "RGBA" and image.getchannel("A").getextrema() == (WHITE, WHITE):
         return image.convert("RGB")
     return image

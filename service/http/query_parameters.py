@@ -25,7 +25,7 @@ _ALIASES = {
 
 
 async def check_query(request: Request) -> None:
-    """Check the names of a request's query parameters.
+    """Check the names of a request's query parameters against those of its route.
 
     Raises: Invalid: lists the parameters that the route lacks, or that are repeated.
     """
@@ -48,7 +48,7 @@ def _parameter_names(request: Request) -> Sequence[str]:
 
 
 def _declared(dependant: Dependant) -> list[str]:
-    """Collect the query parameters of a route and its dependencies."""
+    """Collect the names of query parameters of a route and its dependencies."""
     names = [field.alias for field in dependant.query_params]
     return names + [name for part in dependant.dependencies for name in _declared(part)]
 

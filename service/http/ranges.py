@@ -11,7 +11,7 @@ _MAX_DIGITS = 18
 
 
 def parse(header: str | None, size: int) -> tuple[int, int] | None:
-    """Parse the requested part, as start and exclusive end; None: the whole.
+    """Parse a Range header: start and exclusive end; None: the whole file.
 
     Several ranges, or other units, yield the whole, as the source allows.
 
@@ -37,6 +37,6 @@ def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 def etag_matches(if_none_match: str | None, etag: str) -> bool:
-    """Check whether the client already has this version."""
+    """Return whether the client's If-None-Match contains this ETag."""
     tags = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
     return etag in tags or "*" in tags

@@ -59,7 +59,7 @@ def traceparent(headers: Headers) -> str | None:
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:
-    """Describe a span by its route only, because clients' paths are private."""
+    """Describe a request's span by its route only, because clients' paths are private."""
     route = getattr(scope.get("route"), "path_format", None)
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"
     span.update_name(f"{method} {route}" if route else method)

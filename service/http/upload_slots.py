@@ -19,7 +19,7 @@ RETRY_AFTER_S = 2.0
 
 @dataclass(eq=False)
 class ActiveUpload:
-    """One upload, from its first byte until its file is stored or rejected."""
+    """Active upload, from its first byte until its file is stored or rejected."""
 
     client: str
     task: asyncio.Task[object] | None
@@ -36,7 +36,7 @@ class ActiveUpload:
         self.bytes += count
 
     def rate(self, now: float) -> float:
-        """Compute the mean rate in bytes per second."""
+        """Compute the upload's mean rate in bytes per second."""
         return self.bytes / max(now - self.began, 1e-9)
 
 
@@ -84,7 +84,10 @@ class UploadSlots:
         return sum(upload.client == client for upload in self.uploads)
 
     def _evict_slowest(self, client: str) -> None:
-        """Evict the slowest upload that may end for a client. Raises: Unavailable: none may."""
+        """Evict the slowest upload that may end in favour of a client.
+
+        Raises: Unavailable: none may.
+        """
         now, fair_count = self._clock(), self._count(client) + 1
         evictable = [
             upload

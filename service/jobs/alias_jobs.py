@@ -60,18 +60,18 @@ class AliasJobs:
 
     # pairs of a job and its shadow: the same request, served by another model
     async def pair(self, job_id: str, shadow_id: str) -> None:
-        """Store a pair until `take` removes it."""
+        """Store a pair of a job and its shadow until `take` removes it."""
         await self._redis.zadd(keys.SHADOWS, {f"{job_id} {shadow_id}": await self.now()})
 
     async def pairs(self, limit: int) -> list[tuple[str, str, float]]:
-        """Return the oldest pairs, each with its age in seconds."""
+        """Return the oldest pairs of a job and its shadow, each with its age in seconds."""
         oldest = self._redis.zrange(keys.SHADOWS, 0, limit - 1, withscores=True)
         pairs, now = cast(list[tuple[str, float]], await oldest), await self.now()
         split = ((*pair.partition(" "), at) for pair, at in pairs)
         return [(job_id, shadow_id, now - at) for job_id, _, shadow_id, at in split]
 
     async def take(self, job_id: str, shadow_id: str) -> bool:
-        """Remove a pair; return True to the only caller that removed it."""
+        """Remove a pair of a job and its shadow; return True to the only caller that removed it."""
         return bool(await self._redis.zrem(keys.SHADOWS, f"{job_id} {shadow_id}"))
 
 

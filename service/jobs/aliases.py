@@ -21,7 +21,7 @@ class AliasRecords(Records[Alias]):
 
 
 def check_alias(name: str) -> None:
-    """Validate an alias's name. Raises: ValueError: requests cannot name it."""
+    """Validate the name of a model alias. Raises: ValueError: requests cannot name it."""
     if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or "/" in name:
         raise ValueError(
             f"{name!r} can't be an alias: take up to {MAX_NAME_CHARS} printable characters"

@@ -42,7 +42,7 @@ class BackupError(ConfigError):
 
 
 async def read(redis: Redis) -> list[Command]:
-    """Return commands that restore all keys. The keys of each prefix are from one point in time."""
+    """Return Redis commands that restore all keys. Keys of a prefix are from one point in time."""
     commands = {}
     patient = blocking_client(redis)
     try:
@@ -92,7 +92,7 @@ async def restore(redis: Redis, commands: Sequence[Command]) -> None:
 
 
 async def _send(redis: Redis, commands: Sequence[Command]) -> None:
-    """Send the commands in one pipeline.
+    """Send Redis commands in one pipeline.
 
     Raises: redis.exceptions.RedisError: the first command that failed.
     """
@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 
 async def record(redis: Redis) -> None:
-    """Record that a backup has just been made. Raises: redis.exceptions.RedisError."""
+    """Record in Redis that a backup has just been made. Raises: redis.exceptions.RedisError."""
     now_s, _ = await redis.time()
     await redis.set(BACKED_UP, now_s)
 
@@ -131,14 +131,14 @@ async def age_s(redis: Redis) -> float | None:
 
 
 def packed(commands: Iterable[Command]) -> Iterator[bytes]:
-    """Yield each command in the Redis protocol, as bytes to send."""
+    """Yield each command of a backup in the Redis protocol, as bytes."""
     for command in commands:
         parts = (b"$%d\r\n%s\r\n" % (len(part), part) for part in command)
         yield b"*%d\r\n%s" % (len(command), b"".join(parts))
 
 
 def unpacked(data: bytes) -> Iterator[Command]:
-    """Parse a backup file into its commands."""
+    """Parse a backup file into its Redis commands."""
     offset = 0
 
     def number() -> int:

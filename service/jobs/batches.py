@@ -35,7 +35,7 @@ BatchRecorded = Literal["recorded", "full", "no_room", "no_file"]
 
 @dataclass(frozen=True)
 class RecordFile(Script[FileRecorded]):
-    """Record a file whose bytes are stored."""
+    """Script call that records a file whose bytes are stored."""
 
     file: str
     tenant: str
@@ -49,28 +49,28 @@ class RecordFile(Script[FileRecorded]):
 
     @staticmethod
     def parse(answer: Any) -> FileRecorded:
-        """Return the outcome."""
+        """Parse the outcome of recording a file."""
         outcome: FileRecorded = answer
         return outcome
 
 
 @dataclass(frozen=True)
 class RemoveFile(Script[Removed]):
-    """Remove a file unless an open batch uses it. `reap` returns its store keys for deletion."""
+    """Script call that removes a file unless an open batch uses it; `reap` returns its keys."""
 
     file: str
     tenant: str
 
     @staticmethod
     def parse(answer: Any) -> Removed:
-        """Return the outcome."""
+        """Parse the outcome of removing a file."""
         outcome: Removed = answer
         return outcome
 
 
 @dataclass(frozen=True)
 class RecordBatch(Script[BatchRecorded]):
-    """Record a new batch."""
+    """Script call that records a new batch."""
 
     batch: str
     tenant: str
@@ -84,14 +84,14 @@ class RecordBatch(Script[BatchRecorded]):
 
     @staticmethod
     def parse(answer: Any) -> BatchRecorded:
-        """Return the outcome."""
+        """Parse the outcome of recording a batch."""
         outcome: BatchRecorded = answer
         return outcome
 
 
 @dataclass(frozen=True)
 class TakeBatch(Script["str | None"]):
-    """Acquire the lease of a batch without a driver."""
+    """Script call that acquires the lease of a batch without a driver."""
 
     holder: str
     lease_s: float
@@ -104,7 +104,7 @@ class TakeBatch(Script["str | None"]):
 
 @dataclass(frozen=True)
 class KeepBatch(Script["BatchState | None"]):
-    """Renew the lease of a batch."""
+    """Script call that renews the lease of a batch."""
 
     batch: str
     holder: str
@@ -118,7 +118,7 @@ class KeepBatch(Script["BatchState | None"]):
 
 @dataclass(frozen=True)
 class MoveBatch(Script["BatchState | None"]):
-    """Move a batch to its next state."""
+    """Script call that moves a batch to its next state."""
 
     batch: str
     holder: str
@@ -136,7 +136,7 @@ class MoveBatch(Script["BatchState | None"]):
 
 @dataclass(frozen=True)
 class RecordLine(Script[bool]):
-    """Record the job of a batch's line, or the line's outcome."""
+    """Script call that records the job of a batch's line, or the line's outcome."""
 
     batch: str
     holder: str
@@ -154,7 +154,7 @@ class RecordLine(Script[bool]):
 
 @dataclass(frozen=True)
 class CancelBatch(Script["BatchState | None"]):
-    """Request the cancellation of a batch."""
+    """Script call that requests the cancellation of a batch."""
 
     batch: str
     tenant: str
@@ -167,20 +167,20 @@ class CancelBatch(Script["BatchState | None"]):
 
 @dataclass(frozen=True)
 class RemoveBatch(Script[bool]):
-    """Remove a batch that has ended."""
+    """Script call that removes a batch that has ended."""
 
     batch: str
     tenant: str
 
     @staticmethod
     def parse(answer: str) -> bool:
-        """Return whether it is gone; False: it has not ended."""
+        """Return whether the batch is gone; False: it has not ended."""
         return answer != "open"
 
 
 @dataclass(frozen=True)
 class ReleaseBatch(ScriptWithoutAnswer):
-    """Release the lease of a batch so that another front end can continue it."""
+    """Script call that releases the lease of a batch, so that another front end can continue it."""
 
     batch: str
     holder: str
@@ -188,7 +188,7 @@ class ReleaseBatch(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class ForgetBatches(ScriptWithoutAnswer):
-    """Remove batches and files past their retention."""
+    """Script call that removes batches and files past their retention."""
 
     retention_s: float
     most: int = FORGET_AT_ONCE
@@ -246,7 +246,7 @@ class BatchRecords(QueueClient):
     async def record_batch(
         self, batch: Batch, window_s: float, max_open: int, max_files: int
     ) -> BatchRecorded:
-        """Record a new batch.
+        """Record a new batch in Redis.
 
         Raises: Unconfirmed: replicas may lack it. The batch is canceled if the server can be
         reached.
@@ -286,7 +286,7 @@ class BatchRecords(QueueClient):
         return await self._ids(keys.batches(tenant))
 
     async def _ids(self, ordered: str) -> list[str]:
-        """Return the members of a sorted set in descending order."""
+        """Return the members of a sorted set in Redis in descending order."""
         return cast(list[str], await self._redis.zrange(ordered, 0, -1, desc=True))
 
     async def take_batch(self, holder: str, lease_s: float) -> Batch | None:

@@ -67,20 +67,20 @@ Lease = tuple[str, int] | tuple[str, int, ClaimUsage]
 
 @dataclass(frozen=True)
 class Renew(Script[list[int]]):
-    """Renew the leases of claims."""
+    """Script call that renews the leases of claims."""
 
     claims: Sequence[Lease]
     lease_s: float
 
     @staticmethod
     def parse(answer: Sequence[int]) -> list[int]:
-        """Return the indices of the claims that were lost."""
+        """Return the indices of the claims whose leases were lost."""
         return [number - 1 for number in answer]
 
 
 @dataclass(frozen=True)
 class Progress(AcknowledgedClaimScript):
-    """Report a job's progress and stage."""
+    """Script call that reports a job's progress and stage."""
 
     step: int
     steps: int
@@ -96,7 +96,7 @@ class Progress(AcknowledgedClaimScript):
 
 @dataclass(frozen=True)
 class RecordSnapshots(AcknowledgedClaimScript):
-    """Replace the snapshots of a job's images."""
+    """Script call that replaces the snapshots of a job's images."""
 
     snapshots: str = field(metadata=TEXT)
     """Snapshots as JSON."""
@@ -104,7 +104,7 @@ class RecordSnapshots(AcknowledgedClaimScript):
 
 @dataclass(frozen=True)
 class Warn(AcknowledgedClaimScript):
-    """Replace a job's warnings."""
+    """Script call that replaces a job's warnings."""
 
     warnings: str = field(metadata=TEXT)
     """Warnings as JSON."""
@@ -112,7 +112,7 @@ class Warn(AcknowledgedClaimScript):
 
 @dataclass(frozen=True)
 class Release(AcknowledgedClaimScript):
-    """Return a job to the queue without counting the attempt."""
+    """Script call that returns a job to the queue without counting the attempt."""
 
     preempted: bool
     """True if it yields to a more urgent job."""
@@ -121,14 +121,17 @@ class Release(AcknowledgedClaimScript):
 
 @dataclass(frozen=True)
 class Spend(AcknowledgedClaimScript):
-    """Record a claim's device-seconds, even after its end. Answers whether the job is known."""
+    """Script call that records a claim's device-seconds, even after its end.
+
+    Answers whether the job is known.
+    """
 
     spent: ClaimUsage
 
 
 @dataclass(frozen=True)
 class Finish(ClaimScript[float | None]):
-    """End a job successfully, or pause an audition."""
+    """Script call that ends a job successfully, or pauses an audition."""
 
     made: DeliveredOutputs
     is_paused: bool
@@ -139,7 +142,7 @@ class Finish(ClaimScript[float | None]):
 
     @staticmethod
     def parse(answer: str | None) -> float | None:
-        """Return the time of the end, or None if the claim was lost."""
+        """Return the time of the job's end, or None if the claim was lost."""
         return float(answer) if answer else None
 
 
@@ -153,7 +156,7 @@ class FailResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Fail(ClaimScript[FailResult | None]):
-    """Fail a job, or requeue it."""
+    """Script call that fails a job, or requeues it."""
 
     retry: bool
     max_attempts: int

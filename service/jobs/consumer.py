@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimResult(NamedTuple):
-    """Jobs that a call claimed."""
+    """Jobs that a worker's call claimed."""
 
     jobs: list[dict[str, str]]
     """Hashes of the jobs, including fields that only the scripts use."""
@@ -37,7 +37,7 @@ class ClaimResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ClaimJobs(Script[ClaimResult]):
-    """Claim jobs for a worker. The last three fields are set anew for each attempt."""
+    """Script call that claims jobs for a worker. The last three fields are set for each attempt."""
 
     pool: str
     model: str
@@ -78,7 +78,7 @@ class ClaimJobs(Script[ClaimResult]):
 
 
 class Preemption(NamedTuple):
-    """Preemption that a full worker should carry out."""
+    """Preemption that a full worker should carry out: the job to release and its successor."""
 
     preempted: str
     """Id of the job that it should release."""
@@ -88,7 +88,7 @@ class Preemption(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Preempt(FullPool, Script[Preemption | None]):
-    """Select a job that a full worker should preempt. For the last three fields see `ClaimJobs`."""
+    """Script call that selects a job to preempt on a full worker; last fields as in `ClaimJobs`."""
 
     ratio: float
     """Minimum ratio of the wait for a free slot to the waiting job's duration."""

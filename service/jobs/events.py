@@ -55,7 +55,7 @@ def parse_id(text: str) -> int:
 
 
 async def read(redis: Redis, job_id: str, after: int) -> Page:
-    """Read the events after an id, and the job's state, in one round trip."""
+    """Read a job's events after an id, and its state, in one round trip."""
     async with redis.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.job(job_id), "state", "events")
         pipe.xrange(keys.events(job_id), min=f"({after}")
@@ -80,7 +80,7 @@ def _event(entry_id: str, fields: dict[str, str]) -> Event:
 async def follow(
     redis: Redis, subscriber: Subscriber, job_id: str, after: str
 ) -> AsyncGenerator[Event, None]:
-    """Yield events after an id as they happen, until the event of an end state.
+    """Yield a job's events after an id as they happen, until the event of an end state.
 
     An id that this job never had counts as the beginning. If the job is deleted meanwhile, the last
     event is `canceled`. An unknown job has no events.

@@ -52,7 +52,7 @@ def report_wait(claim: Claim) -> None:
 
 
 def attempt(claim: Claim) -> AbstractContextManager[Span]:
-    """Begin the span of a worker's claim."""
+    """Begin the span of a worker's claim of a job."""
     job = claim.job
     attributes = {
         **job_attributes(job),

@@ -26,7 +26,7 @@ Page = list[tuple[str, dict[str, str]]]
 
 
 class LedgerFile(NamedTuple):
-    """Range of records in one file: ids of the first and the last."""
+    """Range of ledger records in one file: ids of the first and the last."""
 
     first: str
     last: str
@@ -34,7 +34,7 @@ class LedgerFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums of the ledger, and the records that are not in the store yet."""
+    """Sums of the usage ledger, and the records that are not in the store yet."""
 
     sums: Mapping[tuple[str, ...], int]
     """Sums by quantity, model, tenant class and further labels; device-seconds in millionths."""
@@ -46,7 +46,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class TakeLedger(Script[LedgerFile | None]):
-    """Acquire the next due file, to write it."""
+    """Script call that acquires the next due file of the ledger, to write it."""
 
     holder: str
     lease_s: float
@@ -57,30 +57,30 @@ class TakeLedger(Script[LedgerFile | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> LedgerFile | None:
-        """Return the file, or None if none is due."""
+        """Return the range of the ledger file, or None if none is due."""
         return LedgerFile(*answer) if answer else None
 
 
 @dataclass(frozen=True)
 class TrimLedger(Script[bool]):
-    """Remove records whose file is stored."""
+    """Script call that removes ledger records whose file is stored."""
 
     first: str
     last: str
 
     @staticmethod
     def parse(answer: Any) -> bool:
-        """Return whether the records were still in Redis."""
+        """Return whether the ledger records were still in Redis."""
         return bool(answer)
 
 
 @dataclass(frozen=True)
 class ReadTotals(Script[Totals]):
-    """Read the sums of the ledger."""
+    """Script call that reads the sums of the ledger."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> Totals:
-        """Return the sums by their labels."""
+        """Return the ledger's sums by their labels."""
         flat, pending, oldest_s = answer
         sums = zip(flat[::2], flat[1::2], strict=True)
         named = {tuple(json.loads(name)): int(value) for name, value in sums}
@@ -93,13 +93,13 @@ class LedgerFiles(QueueClient):
     async def take_ledger(
         self, holder: str, lease_s: float, usage: UsageSettings
     ) -> LedgerFile | None:
-        """Acquire the next due file; None: none is due, or another front end writes it."""
+        """Acquire the next due ledger file; None: none is due, or another front end writes it."""
         return await self.run(
             TakeLedger(holder, lease_s, usage.file_every_s, SETTLE_S, MAX_RECORDS)
         )
 
     async def ledger_lines(self, file: LedgerFile) -> bytes | None:
-        """Return a file's content, identical for every caller.
+        """Return a ledger file's content, identical for every caller.
 
         None: its records were trimmed meanwhile.
         """
@@ -120,7 +120,7 @@ class LedgerFiles(QueueClient):
 
 
 def _packed(records: Iterable[tuple[str, str]]) -> bytes:
-    """Convert records to gzipped JSON lines without a timestamp."""
+    """Convert ledger records to gzipped JSON lines without a timestamp."""
     lines = (
         json.dumps({"id": entry} | json.loads(text), sort_keys=True) for entry, text in records
     )

@@ -26,7 +26,7 @@ RETRY_S = 0.1
 
 
 class LoraOutcome(NamedTuple):
-    """Outcome of a `RecordLora`."""
+    """Outcome of recording an adapter."""
 
     outcome: Literal["recorded", "taken", "full", "quota"]
     """`taken`: another adapter has the name; `full`: the tenant has as many adapters as it may
@@ -37,7 +37,7 @@ class LoraOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordLora(Script[LoraOutcome]):
-    """Record an adapter whose file is stored."""
+    """Script call that records an adapter whose file is stored."""
 
     tenant: str
     lora: str
@@ -54,13 +54,13 @@ class RecordLora(Script[LoraOutcome]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> LoraOutcome:
-        """Return the outcome and the record."""
+        """Return the outcome of recording an adapter, and its record."""
         outcome, *record = answer
         return LoraOutcome(outcome, Lora.model_validate_json(record[0]) if record else None)
 
 
 class RemovalOutcome(NamedTuple):
-    """Outcome of a `RemoveLora`."""
+    """Outcome of removing an adapter's record."""
 
     is_shared: bool
     """True if another record of the tenant has the same file."""
@@ -70,7 +70,7 @@ class RemovalOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class RemoveLora(Script[RemovalOutcome]):
-    """Remove an adapter's record."""
+    """Script call that removes an adapter's record."""
 
     tenant: str
     lora: str
@@ -83,7 +83,7 @@ class RemoveLora(Script[RemovalOutcome]):
 
     @staticmethod
     def parse(answer: Sequence[int]) -> RemovalOutcome:
-        """Return whether the file is shared, and the size of the preview image."""
+        """Return whether the adapter's file is shared, and the size of its preview image."""
         is_shared, preview_bytes = answer
         return RemovalOutcome(bool(is_shared), preview_bytes)
 
@@ -148,7 +148,7 @@ class LoraRecords(QueueClient):
             await self._redis.delete(name)
 
     async def _lock(self, name: str, call: str) -> None:
-        """Acquire a lock within `WAIT_S`. Raises: LoraBusy."""
+        """Acquire the lock of an adapter file within `WAIT_S`. Raises: LoraBusy."""
         until = asyncio.get_running_loop().time() + WAIT_S
         while not await self._redis.set(name, call, nx=True, px=round(LOCK_S * 1000)):
             if await self._redis.get(name) == call:  # the answer to an earlier attempt was lost

@@ -28,7 +28,7 @@ because no worker could renew them."""
 
 
 class ReapResult(NamedTuple):
-    """Result of one reap."""
+    """Result of one reap: store keys to delete, and what happened to jobs."""
 
     more: bool
     """True if more jobs are due."""
@@ -40,7 +40,7 @@ class ReapResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Reap(Script[ReapResult]):
-    """Reclaim jobs with lapsed leases; remove jobs past their retention."""
+    """Script call that reclaims jobs with lapsed leases, and removes jobs past their retention."""
 
     call: str
     answer_ms: int
@@ -62,7 +62,7 @@ class Reap(Script[ReapResult]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> ReapResult:
-        """Return the result of the reap."""
+        """Parse the result of the reap."""
         more, files, notes = answer
         return ReapResult(bool(more), files, [json.loads(note) for note in notes])
 

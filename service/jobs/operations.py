@@ -54,7 +54,7 @@ class Sleep(BaseModel):
 
 @dataclass(frozen=True)
 class TenantBacklog:
-    """Backlog of one tenant for one model."""
+    """Backlog of one tenant for one model: queued jobs and their predicted cost."""
 
     model: str
     tenant: str
@@ -103,7 +103,7 @@ def pool_of_worker(name: str) -> str:
 
 @dataclass(frozen=True)
 class TakeBack(Script[JobState | None]):
-    """Return a running job to the queue."""
+    """Script call that returns a running job to the queue."""
 
     id: str
     call: str
@@ -134,7 +134,7 @@ class Operations(QueueClient):
         return await backup.age_s(self._redis)
 
     async def pauses(self) -> dict[tuple[Kind, str], Pause]:
-        """Return all pauses by kind and name."""
+        """Return all pauses of models, pools and workers by kind and name."""
         texts = cast(dict[str, str], await self._redis.hgetall(keys.PAUSES))
         return {_of_field(field): Pause.model_validate_json(text) for field, text in texts.items()}
 
@@ -275,7 +275,7 @@ class Operations(QueueClient):
         return rows
 
     async def _existing_jobs(self, ids: Iterable[str]) -> list[Job]:
-        """Return those of the jobs that exist."""
+        """Return the jobs with these ids that exist."""
         jobs = await asyncio.gather(*(self.run(Get(job_id)) for job_id in ids))
         return [job for job in jobs if job is not None]
 

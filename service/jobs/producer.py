@@ -26,7 +26,7 @@ NO_LIMITS = TenantSettings()
 
 
 class NewJob(NamedTuple):
-    """Answer to a `Put` of a new job: facts that Redis determines."""
+    """Answer to a `Put` of a new job: values that Redis determines."""
 
     created_at: float
     rank: int
@@ -57,14 +57,14 @@ Refusal = Literal["full", "conflict", "refused"]
 
 @dataclass(frozen=True)
 class Deposit(ScriptWithoutAnswer):
-    """Announce that files of a job are about to be stored."""
+    """Script call that announces that files of a job are about to be stored."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class Put(Script[NewJob | ExistingJob | OverQuota | Refusal]):
-    """Accept a job."""
+    """Script call that accepts a job into the queue."""
 
     id: str
     model: str
@@ -138,7 +138,7 @@ class Producer(QueueClient):
     """Part of a `Queue` with which front ends submit jobs."""
 
     async def withdraw(self, job_id: str) -> None:
-        """Cancel a `deposit`: the job is not put, and its files are deleted."""
+        """Cancel a `deposit`: the job will not be put, and its files are deleted."""
         await self._redis.zrem(keys.DEPOSITS, job_id)
 
     async def put(self, job: Job, **more: Any) -> tuple[Job, bool]:
@@ -256,7 +256,7 @@ def _accepted(job: Job, answer: NewJob | ExistingJob | OverQuota | Refusal) -> A
 
 
 def _served_as(job: Job) -> dict[str, str]:
-    """Return the field with the request's model name, if another model's workers serve it."""
+    """Return the job field with the request's model name, if another model's workers serve it."""
     name = job.request.get("model", job.model)
     return {} if name == job.model else {"served_as": name}
 

@@ -25,7 +25,7 @@ exhaust both."""
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """Request for a profile of one worker."""
+    """Request for a profile of one worker's denoising steps."""
 
     steps: int
     """Number of steps to record. The recording ends after them, or after `seconds`."""
@@ -49,7 +49,7 @@ class Profiles(QueueClient):
     """
 
     async def request_profile(self, pool: str, request: ProfileRequest) -> float | None:
-        """Store a request for a profile.
+        """Store a request for a profile of a worker.
 
         Returns: None on success; otherwise the maximum seconds until the worker's current request
         expires.
@@ -81,5 +81,5 @@ class Profiles(QueueClient):
         )
 
     async def answer_profile(self, request: ProfileRequest, answer: dict[str, Any]) -> None:
-        """Store a worker's answer to a request."""
+        """Store a worker's answer to a profile request."""
         await self._redis.set(keys.profiled(request.id), json.dumps(answer), ex=ANSWER_TTL_S)

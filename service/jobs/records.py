@@ -17,7 +17,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class Records(Generic[T]):
-    """Records of one kind in Redis, by name.
+    """Records of one kind (aliases, tenants) in Redis, by name.
 
     Args:
         hash_key: hash of the records.
@@ -41,11 +41,11 @@ class Records(Generic[T]):
         self._check = check
 
     async def changes(self) -> int:
-        """Return how often records of this kind were changed."""
+        """Return how often records of this kind were changed, to detect outdated copies."""
         return int(await self._redis.get(self._changes_key) or 0)
 
     async def all(self) -> dict[str, T]:
-        """Return all records by name."""
+        """Return all records of this kind by name."""
         return self._parsed(cast(dict[str, str], await self._redis.hgetall(self._hash_key)))
 
     async def change(

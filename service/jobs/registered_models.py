@@ -26,7 +26,7 @@ SCAN_LIMIT = 256
 
 @dataclass(frozen=True)
 class Register(ScriptWithoutAnswer):
-    """Register a worker, or renew its heartbeat."""
+    """Script call that registers a worker, or renews its heartbeat."""
 
     pool: str
     model: str
@@ -40,7 +40,7 @@ class Register(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class Unregister(ScriptWithoutAnswer):
-    """Remove a worker's registration."""
+    """Script call that removes a worker's registration."""
 
     pool: str
     model: str
@@ -48,7 +48,7 @@ class Unregister(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class Measured(ScriptWithoutAnswer):
-    """Store costs that a worker has measured."""
+    """Script call that stores costs that a worker has measured."""
 
     model: str
     rows: Sequence[tuple[str, Mapping[str, float | None]]]
@@ -59,7 +59,7 @@ class Measured(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """Model with its registered workers."""
+    """Registered model with its workers and their readiness."""
 
     spec: ModelSpec
     pools: tuple[str, ...]
@@ -70,7 +70,7 @@ class ModelStatus:
 
 @dataclass(frozen=True)
 class ReadModels(Script[dict[str, ModelStatus]]):
-    """Read the registered models and their workers."""
+    """Script call that reads the registered models and their workers."""
 
     @staticmethod
     def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
@@ -81,7 +81,7 @@ class ReadModels(Script[dict[str, ModelStatus]]):
 
 @dataclass(frozen=True)
 class Depth:
-    """Length, age and cost of one model's queue."""
+    """Length, age and predicted cost of one model's queue."""
 
     queued: int
     running: int
@@ -93,14 +93,14 @@ class Depth:
 
 @dataclass(frozen=True)
 class Depths(Script[dict[str, Depth]]):
-    """Read the queue's depth by registered model."""
+    """Script call that reads the queue's depth by registered model."""
 
     looked_at: int
     """Maximum number of jobs with snapshots that are read."""
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> dict[str, Depth]:
-        """Return the depths by model."""
+        """Return the queues' depths by model."""
         return {
             model: Depth(queued, running, float(oldest_s), float(backlog_s))
             for model, queued, running, oldest_s, backlog_s in answer
@@ -109,7 +109,7 @@ class Depths(Script[dict[str, Depth]]):
 
 @dataclass(frozen=True)
 class ReadQueue(Script[QueueSnapshot]):
-    """Read a model's queued and running jobs."""
+    """Script call that reads a model's queued and running jobs."""
 
     model: str
     looked_at: int
@@ -117,19 +117,19 @@ class ReadQueue(Script[QueueSnapshot]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> QueueSnapshot:
-        """Return the snapshot of the queue."""
+        """Return the snapshot of the model's queue."""
         return QueueSnapshot.parse(answer)
 
 
 @dataclass(frozen=True)
 class ReadCosts(Script[CostTable]):
-    """Read the measured costs of a model."""
+    """Script call that reads the measured costs of a model."""
 
     model: str
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> CostTable:
-        """Return the table of costs."""
+        """Return the table of the model's measured costs."""
         rows, pools, now = answer
         return CostTable(
             {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},

@@ -30,7 +30,7 @@ Hash = dict[str, str]
 
 @dataclass(frozen=True)
 class Get(Script[Job | None]):
-    """Read a job."""
+    """Script call that reads a job."""
 
     id: str
 
@@ -54,7 +54,7 @@ class JobList(list[Job]):
 
 @dataclass(frozen=True)
 class List(Script[JobList | None]):
-    """Read a page of a tenant's jobs, newest first."""
+    """Script call that reads a page of a tenant's jobs, newest first."""
 
     tenant: str
     states: Sequence[JobState]
@@ -72,7 +72,7 @@ class List(Script[JobList | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> JobList | None:
-        """Return the page, or None if the cursor is unknown."""
+        """Return the page of jobs, or None if the cursor is unknown."""
         if answer is None:
             return None
         after, *texts = answer
@@ -82,7 +82,7 @@ class List(Script[JobList | None]):
 
 @dataclass(frozen=True)
 class SwitchModel(Script[bool]):
-    """Move a queued job to another model's queue."""
+    """Script call that moves a queued job to another model's queue."""
 
     id: str
     model: str
@@ -100,7 +100,7 @@ class SwitchModel(Script[bool]):
 
 
 class StopScript(Script[Hash | None]):
-    """Base of scripts that stop a job, and return its hash afterwards."""
+    """Base of calls of scripts that stop a job, and return its hash afterwards."""
 
     @staticmethod
     def parse(answer: str | None) -> Hash | None:
@@ -110,7 +110,7 @@ class StopScript(Script[Hash | None]):
 
 @dataclass(frozen=True)
 class Cancel(StopScript):
-    """Cancel a job. An ended job stays unchanged."""
+    """Script call that cancels a job. An ended job stays unchanged."""
 
     call: str
     id: str
@@ -118,7 +118,7 @@ class Cancel(StopScript):
 
 @dataclass(frozen=True)
 class Delete(StopScript):
-    """Cancel a job if it has not ended, and delete it."""
+    """Script call that cancels a job if it has not ended, and deletes it."""
 
     call: str
     id: str
@@ -172,7 +172,7 @@ class StoredJobs(QueueClient):
         return page
 
     async def rank(self, job: Job) -> int | None:
-        """Return how many of its tenant's jobs go before a job; None unless it is queued."""
+        """Return how many of the tenant's jobs precede a job; None unless it is queued."""
         return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
 
     async def waiting(self, model: str) -> Sequence[str]:
@@ -202,7 +202,7 @@ class StoredJobs(QueueClient):
         return self._stopped(call, await self.run(Delete(call, job_id, ANSWER_MS)))
 
     def _stopped(self, call: str, fields: Hash | None) -> Job | None:
-        """Convert a stopped job's hash; count the end if this call caused it."""
+        """Convert a stopped job's hash; count the end in metrics if this call caused it."""
         if fields is None:
             return None
         job = serialization.from_hash(fields)

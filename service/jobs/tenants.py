@@ -30,7 +30,7 @@ class TenantRecords(RecordsOf[TenantSettings]):
 
 
 class Tenants:
-    """Cached settings of all tenants in one process.
+    """Cached settings of all tenants in one process, from the settings file and Redis.
 
     Args:
         configured: tenants of the settings file.
@@ -63,6 +63,6 @@ def _check(name: str) -> None:
 
 
 def _parsed(text: str) -> TenantSettings:
-    """Parse a record; fields of a newer Atelier are ignored."""
+    """Parse a tenant's record; fields of a newer Atelier are ignored."""
     names, record = TenantSettings.model_fields.keys(), json.loads(text)
     return TenantSettings(**{key: value for key, value in record.items() if key in names})

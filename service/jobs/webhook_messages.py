@@ -22,7 +22,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Announced(Script[list[Announcement]]):
-    """Acquire due messages."""
+    """Script call that acquires due webhook messages."""
 
     call: str
     answer_ms: int
@@ -36,13 +36,13 @@ class Announced(Script[list[Announcement]]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> list[Announcement]:
-        """Return the acquired messages."""
+        """Return the acquired webhook messages."""
         return [Announcement(tenant, job_id, int(failed)) for tenant, job_id, failed in answer]
 
 
 @dataclass(frozen=True)
 class AnnounceLater(ScriptWithoutAnswer):
-    """Schedule the next attempt of a message."""
+    """Script call that schedules the next attempt to deliver a webhook message."""
 
     id: str
     tenant: str
@@ -53,7 +53,7 @@ class AnnounceLater(ScriptWithoutAnswer):
 
 @dataclass(frozen=True)
 class AnnounceNoMore(ScriptWithoutAnswer):
-    """Remove a message that was delivered or given up."""
+    """Script call that removes a webhook message that was delivered or given up."""
 
     id: str
     tenant: str
@@ -65,7 +65,7 @@ class Announcements(QueueClient):
     async def announced(
         self, *, lease_s: float, most: int, each: int, busy: Mapping[str, int]
     ) -> list[Announcement]:
-        """Acquire due messages from all tenants in turn. They become due again after the lease.
+        """Acquire due webhook messages from all tenants in turn, for the time of a lease.
 
         Args:
             most: maximum number of messages.
@@ -84,9 +84,9 @@ class Announcements(QueueClient):
         )
 
     async def announce_later(self, message: Announcement, in_s: float) -> None:
-        """Schedule a message's next attempt, with its failures so far."""
+        """Schedule a webhook message's next attempt, with its failures so far."""
         await self.run(AnnounceLater(message.job_id, message.tenant, in_s, message.failed))
 
     async def announce_no_more(self, message: Announcement) -> None:
-        """Remove a message that was delivered or given up."""
+        """Remove a webhook message that was delivered or given up."""
         await self.run(AnnounceNoMore(message.job_id, message.tenant))

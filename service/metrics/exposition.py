@@ -38,7 +38,7 @@ class _Range(NamedTuple):
 
     @property
     def quality(self) -> float:
-        """Weight of the entry; 1 if unreadable."""
+        """Quality value of the Accept header's entry; 1 if unreadable."""
         try:
             return float(self.parameters.get("q", 1))
         except ValueError:
@@ -52,7 +52,7 @@ class _Range(NamedTuple):
 
 
 def _prefers_protobuf(accept: str) -> bool:
-    """Check whether protobuf is listed, and nothing else has a greater weight."""
+    """Return whether an Accept header lists protobuf, and nothing with a greater quality."""
     ranges = list(_ranges(accept))
     quality = max((entry.quality for entry in ranges if entry.is_protobuf), default=0.0)
     return quality > 0 and all(entry.quality <= quality for entry in ranges)

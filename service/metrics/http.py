@@ -65,7 +65,7 @@ when they occur."""
 
 
 class Telemetry:
-    """All Prometheus metrics of one front end.
+    """All Prometheus metrics of one front end, and their exposition.
 
     Label values come from routes, registered models and our code, never from clients, so their
     number is small.
@@ -204,7 +204,7 @@ class MeasureRequests:
             self._record(scope, final_status(scope, status), time.perf_counter() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        """Record a request under its route's template.
+        """Record a request's duration and status under its route's template.
 
         The log has only the route, too: clients' paths are private.
         """

@@ -24,7 +24,7 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True)
 class Sum:
-    """Kind of sum, and the metric that exports it."""
+    """Kind of ledger sum, and the metric that exports it."""
 
     name: str
     meaning: str
@@ -80,12 +80,12 @@ class LedgerMetrics(Collector):
         registry.register(self)
 
     def update(self, totals: Totals, models: Iterable[str], classes: Collection[str]) -> None:
-        """Export these sums, and 0 for models and classes without any."""
+        """Export the ledger's sums, and 0 for models and classes without any."""
         self._totals = totals
         self._expected = list(itertools.product(models, classes))
 
     def clear(self) -> None:
-        """Export no values, because Redis is unavailable."""
+        """Export no ledger values, because Redis is unavailable."""
         self._totals = None
 
     def describe(self) -> Iterator[Metric]:
@@ -93,7 +93,7 @@ class LedgerMetrics(Collector):
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, with samples if Redis was reachable."""
+        """Yield the ledger's metric families, with samples if Redis was reachable."""
         totals = self._totals
         for (kind, sum_), family in zip(SUMS.items(), self._counters(), strict=True):
             for labels, value in self._samples(kind, sum_, totals):

@@ -84,7 +84,7 @@ class Sender:
 
 
 def metrics_of(families: Iterable[Family], now_ns: int) -> Iterator[Metric]:
-    """Convert families to metrics, omitting those without series."""
+    """Convert Prometheus metric families to OTLP metrics, omitting those without series."""
     for family in families:
         unit = next((unit for end, unit in UNITS.items() if family.name.endswith(end)), "")
         if family.type == "histogram":
@@ -106,7 +106,7 @@ def _named(name: str) -> str:
 
 
 def _labels(sample: Sample, *without: str) -> dict[str, str]:
-    """Convert a sample's labels, omitting empty ones, which Prometheus treats as absent."""
+    """Convert a Prometheus sample's labels to OTLP, omitting empty ones, which mean absent."""
     given = sample.labels.items()
     return {_named(name): text for name, text in given if text and name not in without}
 

@@ -72,7 +72,7 @@ Source: prometheus/client_model, io/prometheus/client/metrics.proto.
 
 
 def _message_class(name: str) -> Any:
-    """Build a message's class in its own descriptor pool, to avoid conflicts with packages."""
+    """Build a protobuf message's class in a separate descriptor pool, to avoid conflicts."""
     field_type = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="metrics.proto", package=PACKAGE)
     for message, fields in MESSAGES.items():
@@ -105,7 +105,7 @@ def generate(registry: CollectorRegistry) -> bytes:
 
 
 def _values(family: Metric) -> Iterator[Any]:
-    """Yield one family per sample name, which text pages group under one title."""
+    """Yield one protobuf family per sample name, which text pages group under one title."""
     messages: dict[str, Any] = {}
     for sample in family.samples:
         if sample.name not in messages:
@@ -123,7 +123,7 @@ def _type(family: Metric, sample: Sample) -> int:
 
 
 def _histogram(family: Metric) -> Iterator[Any]:
-    """Yield the family, unless it has no series."""
+    """Yield a histogram's protobuf family, unless it has no series."""
     natives = family.natives if isinstance(family, NativeFamily) else {}
     message, series = _family(family.name, family, HISTOGRAM), dict[tuple[str, ...], Any]()
     for sample in family.samples:
@@ -160,7 +160,7 @@ def _add_exemplar(message: Any, exemplar: Exemplar) -> None:
 
 
 def _add_native(histogram: Any, native: BucketCounts) -> None:
-    """Add native buckets. Prometheus requires that count and sum match them."""
+    """Add native buckets to a protobuf histogram, whose count and sum must match them."""
     histogram.sample_count, histogram.sample_sum = native.count, native.sum
     histogram.schema = native.schema
     histogram.zero_threshold, histogram.zero_count = ZERO_THRESHOLD, native.zeros
@@ -169,7 +169,7 @@ def _add_native(histogram: Any, native: BucketCounts) -> None:
 
 
 def _add_buckets(spans: Any, deltas: Any, buckets: Mapping[int, int]) -> None:
-    """Encode buckets as runs of adjacent indices, and counts as differences from the previous one.
+    """Encode histogram buckets as runs of adjacent indices, with counts as differences.
 
     Args:
         spans: runs, each with its length and the number of skipped buckets before it.

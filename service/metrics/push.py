@@ -31,10 +31,10 @@ Refresh = Callable[[], "Future[Any] | None"]
 
 
 class MetricsSender(Protocol):
-    """Interface of a sender of metrics."""
+    """Interface of a sender that pushes metrics to a collector."""
 
     def send(self) -> None:
-        """Send the registry's current values."""
+        """Send the current values of the metrics."""
 
     def close(self) -> None:
         """Close the connection to the collector."""
@@ -52,7 +52,7 @@ class Pusher:
         self._thread.start()
 
     def end(self) -> None:
-        """Push for the last time, and stop. Waits a few seconds at most."""
+        """Push the metrics for the last time, and stop. Waits a few seconds at most."""
         if not self._stop.done():
             self._stop.set_result(None)
         self._thread.join(SHUTDOWN_TIMEOUT_S)
@@ -105,7 +105,7 @@ def pushing(
 
 
 def end() -> None:
-    """Push for the last time, within a few seconds.
+    """Push this process's metrics for the last time, within a few seconds.
 
     Call it before an exit that might skip cleanup.
     """

@@ -129,7 +129,7 @@ class RedisMetrics(Collector):
         registry.register(self)
 
     def update(self, memory: Memory, backup_age_s: float | None) -> None:
-        """Export the server's state; None: no backup was made yet."""
+        """Export Redis's memory and the age of its backup; None: no backup was made yet."""
         self._memory, self._backup_age_s = memory, backup_age_s
 
     def clear(self) -> None:
@@ -137,11 +137,11 @@ class RedisMetrics(Collector):
         self._memory = self._backup_age_s = None
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metric families without samples."""
+        """Yield the metric families of Redis without samples."""
         return iter(self._families())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, with the samples that are known."""
+        """Yield the metric families of Redis, with the samples that are known."""
         memory, age = self._families()
         if self._memory:
             memory.add_metric(("used",), self._memory.used)

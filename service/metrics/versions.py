@@ -16,7 +16,7 @@ PSNR_BUCKETS_DB = (10, 15, 20, 25, 30, 35, 40, 45, 50, 60)
 
 
 class VersionMetrics:
-    """Counters and gauges of one front end."""
+    """Counters and gauges of model versions in one front end."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._weights = Gauge(
@@ -48,7 +48,7 @@ class VersionMetrics:
         )
 
     def update(self, aliases: Mapping[str, Alias]) -> None:
-        """Export the weights, and counters as 0 before the first event."""
+        """Export the versions' weights, and counters as 0 before the first event."""
         weights = (
             ((name, version), weight)
             for name, alias in aliases.items()

@@ -28,7 +28,7 @@ log = logging.getLogger("atelier")
 
 @dataclass(frozen=True)
 class Operator:
-    """Operator who performs an act: key, name and address.
+    """Operator who performs an action: key, name and address.
 
     Args:
         key_id: id of the API key; empty: no key was required.
@@ -41,7 +41,7 @@ class Operator:
 
 
 class AuditRecorder(ABC):
-    """Writer of audit records: before each act, and again with its outcome."""
+    """Writer of audit records: before each action, and again with its outcome."""
 
     @asynccontextmanager
     async def recording(
@@ -52,7 +52,7 @@ class AuditRecorder(ABC):
         reason: str = "",
         details: Mapping[str, str] | None = None,
     ) -> AsyncIterator[AuditRecord]:
-        """Record an act, run the block, and record the outcome.
+        """Record an operator's action, run the block, and record the outcome.
 
         Raises: StoreError: the record could not be written, and nothing was done.
         """

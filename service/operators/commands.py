@@ -45,7 +45,7 @@ def operator_of_process() -> Operator:
 
 
 class CommandActs:
-    """Records in Redis that no front end has stored yet."""
+    """Audit records of commands in Redis that no front end has stored yet."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -64,13 +64,13 @@ class CommandActs:
         return [record for record in records.values() if record]
 
     async def remove(self, record: AuditRecord) -> None:
-        """Delete a record, and its earlier `begun` version."""
+        """Delete an audit record in Redis, and its earlier `begun` version."""
         begun = record.model_copy(update={"outcome": "begun"})
         await self._redis.hdel(keys.AUDIT, begun.field, record.field)
 
 
 def _parsed(field: str, text: str) -> AuditRecord | None:
-    """Parse an audit record; None: invalid.
+    """Parse an audit record from Redis; None: invalid.
 
     Acts with an API key are stored directly, so they are invalid here.
     """
@@ -83,7 +83,7 @@ def _parsed(field: str, text: str) -> AuditRecord | None:
 
 
 async def acts_of_day(redis: Redis, store: Store, day: date) -> list[AuditRecord]:
-    """List the records of a day (UTC), including those still in Redis, oldest first.
+    """List the audit records of a day (UTC), including those still in Redis, oldest first.
 
     Raises: RedisError, StoreError.
     """
@@ -96,7 +96,7 @@ async def acts_of_day(redis: Redis, store: Store, day: date) -> list[AuditRecord
 
 
 async def move_acts(redis: Redis, store: Store) -> None:
-    """Move the records of commands to the store. Raises: RedisError, OSError, StoreError."""
+    """Move the audit records of commands to the store. Raises: RedisError, OSError, StoreError."""
     acts, audit = CommandActs(redis), AuditLog(store)
     for record in await acts.all():
         if record.outcome == "begun" and datetime.now(UTC) - record.at < CRASH_TIMEOUT:
@@ -107,7 +107,7 @@ async def move_acts(redis: Redis, store: Store) -> None:
 
 
 async def move_forever(front: FrontEnd) -> None:
-    """Move records every `reap_every_s`. A later round of any front end retries failures."""
+    """Move audit records from Redis to the store every `reap_every_s`, with retries."""
     while True:
         try:
             await move_acts(front.queue.redis, front.store)

@@ -81,7 +81,7 @@ def jpeg(data: bytes, metadata: Metadata) -> bytes:
 
 
 def _exif(parameters: str) -> bytes:
-    """Build EXIF data, in TIFF, with the text as UserComment."""
+    """Build EXIF data, in TIFF, with the parameters as UserComment."""
     exif = Image.Exif()
     exif[EXIF_IFD] = {USER_COMMENT: UNICODE + parameters.encode("utf-16-be")}
     return exif.tobytes().removeprefix(b"Exif\0\0")
@@ -99,7 +99,10 @@ def webp(data: bytes, metadata: Metadata) -> bytes:
 
 
 def _webp_size(chunk: bytes) -> tuple[int, int]:
-    """Read width and height of a lossy or lossless image. Source: RFC 6386, 9.1; RFC 9649, 3.4."""
+    """Read width and height of a lossy or lossless WebP image.
+
+    Source: RFC 6386, 9.1; RFC 9649, 3.4.
+    """
     if chunk.startswith(b"VP8L"):
         bits = int.from_bytes(chunk[9:13], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
@@ -201,7 +204,7 @@ def _of_image(data: bytes) -> str | None:
 
 
 def _text(image: Image.Image) -> str | None:
-    """Read the text that AUTOMATIC1111 writes for this format."""
+    """Read the text that AUTOMATIC1111 writes for an image's format."""
     if isinstance(image, PngImagePlugin.PngImageFile):
         return image.text.get("parameters")
     if image.format == "GIF":

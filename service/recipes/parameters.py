@@ -106,7 +106,7 @@ def _schedule(scheduler: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str | None:
-    """Format a number, without a zero fraction."""
+    """Format a number for AUTOMATIC1111's text, without a zero fraction."""
     return None if value is None else str(value).removesuffix(".0")
 
 
@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """Parse the text into values by AUTOMATIC1111's names.
+    """Parse AUTOMATIC1111's text into values by its names.
 
     The result always has `Prompt` and `Negative prompt`. A size becomes `Size-1` and `Size-2`.
     """
@@ -131,7 +131,7 @@ def parse_parameters(text: str) -> dict[str, str]:
 
 
 def _prompts(lines: list[str]) -> tuple[str, str]:
-    """Split prompt and negative prompt, at the first line with that prefix."""
+    """Split AUTOMATIC1111's text into prompt and negative prompt, at the latter's prefix."""
     at = next((i for i, line in enumerate(lines) if line.startswith(NEGATIVE)), len(lines))
     negative = [line.removeprefix(NEGATIVE).strip() for line in lines[at:]]
     return "\n".join(lines[:at]), "\n".join(negative)

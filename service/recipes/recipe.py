@@ -101,7 +101,7 @@ class Recipe(BaseModel):
         return StepDifference(next((step for step, (a, b) in pairs if a != b), None), len(texts[1]))
 
     def of_frame(self, number: int) -> Recipe:
-        """Copy the recipe for one frame stored in its own file."""
+        """Copy the recipe for one frame that is stored in its own file."""
         return self.model_copy(update={"frame": number})
 
     def without_prompts(self) -> Recipe:
@@ -146,7 +146,7 @@ def recipe_of(
 
 
 def step_digests(digests: Iterable[int]) -> str | None:
-    """Write 32-bit digests of an image's steps as text; None if there are none."""
+    """Format the 32-bit digests of an image's steps as text; None if there are none."""
     return "".join(f"{digest:0{DIGEST_CHARS}x}" for digest in digests) or None
 
 

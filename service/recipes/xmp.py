@@ -41,7 +41,7 @@ _NOT_XML = str.maketrans("\ufffe\uffff", "\ufffd\ufffd")
 
 
 def source_of(recipe: Recipe) -> str:
-    """Return the IPTC source type of an image."""
+    """Return the IPTC digital source type of an image: generated, or edited."""
     return EDITED if "mask_image" in recipe.images else MADE
 
 
@@ -67,7 +67,7 @@ def _xml(text: str) -> str:
 
 
 def find(data: bytes, name: str) -> str | None:
-    """Read one of our properties from a file's packet; None if absent.
+    """Read one of our XMP properties from a file's packet; None if absent.
 
     Raises: ValueError: unreadable packet.
     """
@@ -76,7 +76,7 @@ def find(data: bytes, name: str) -> str | None:
 
 
 def packet_in(data: bytes) -> bytes | None:
-    """Extract the packet from a file; None if absent. Raises: ValueError: too long."""
+    """Extract the XMP packet from a file; None if absent. Raises: ValueError: too long."""
     start = data.find(_BEGIN)
     end = data.find(_END, start)
     if start < 0 or end < 0:
@@ -87,7 +87,7 @@ def packet_in(data: bytes) -> bytes | None:
 
 
 def property_of(packet: bytes, name: str) -> str | None:
-    """Read one of our properties from a packet; None if absent. Raises: ValueError."""
+    """Read one of our properties from an XMP packet; None if absent. Raises: ValueError."""
     try:
         root = ElementTree.fromstring(packet)
     except ElementTree.ParseError:

@@ -9,7 +9,7 @@ from service.jobs.model.job import Job
 
 
 async def links_of(front: FrontEnd, request: Request, job: Job) -> list[str]:
-    """Return a signed URL of each of a job's outputs."""
+    """Return a signed URL for each of a job's outputs."""
     base = public_url(front, request)
     return [base + await front.links.path(job.id, output.index) for output in job.outputs]
 

@@ -26,7 +26,7 @@ SPACE = b" "
 
 @dataclass(frozen=True)
 class Head:
-    """Status and headers of a response, known before its body."""
+    """Status and headers of a padded JSON response, known before its body."""
 
     headers: Mapping[str, str]
     status: int = 200
@@ -72,7 +72,7 @@ class _PaddedJson(Response):
         self._every_s = every_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head, white space until the work ends, and its result."""
+        """Send the head, white space until the work ends, and the response's body."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         try:
             await send({"type": "http.response.start", **head})
@@ -95,7 +95,7 @@ class _PaddedJson(Response):
 
 
 def _without_start(send: Send) -> Send:
-    """Pass on the messages of a response's body only."""
+    """Return a `send` that forwards only the messages of a response's body."""
 
     async def send_body(message: Message) -> None:
         if message["type"] == "http.response.body":

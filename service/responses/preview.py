@@ -20,7 +20,7 @@ MAX_AGE_S = 60
 
 
 async def preview_answer(front: FrontEnd, key: str, headers: Headers, client: str) -> Response:
-    """Build the response with the preview image at a key of the store.
+    """Build the response with an adapter's preview image, from its key in the store.
 
     Raises: NotFound, Busy, Unavailable, StoreError.
     """

@@ -87,7 +87,7 @@ def _inline_bytes(job: Job) -> int:
 
 
 async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
-    """Read the outputs that the store still contains undamaged, by index."""
+    """Read a job's outputs that the store still contains undamaged, by index."""
     files = {}
     for output in job.outputs:
         with suppress(Gone, OutputDamaged):
@@ -244,7 +244,7 @@ async def _without_reading(
     response_headers: dict[str, str],
     method: Method,
 ) -> Response | None:
-    """Return a 304 or a redirect to the object store; None if the bytes are needed."""
+    """Return a 304, or a redirect to the object store; None if an output's bytes are needed."""
     if ranges.etag_matches(headers.get("if-none-match"), response_headers["ETag"]):
         return Response(status_code=304, headers=response_headers)
     if address := await front.store.redirect_url(output.key, method):

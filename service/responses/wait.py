@@ -21,7 +21,10 @@ T = TypeVar("T")
 async def with_keep_alives(
     items: AsyncIterator[T], every_s: float, stop: asyncio.Event
 ) -> AsyncGenerator[T | None, None]:
-    """Yield the items, and None every `every_s` seconds without an item, until `stop` is set."""
+    """Yield the items of an event stream, and None after each `every_s` seconds without an item.
+
+    Ends when `stop` is set.
+    """
     stopped = asyncio.create_task(stop.wait())
     upcoming = asyncio.create_task(_next(items))
     try:
@@ -42,7 +45,7 @@ async def with_keep_alives(
 
 
 async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
-    """Return the next item in a 1-tuple; None at the end."""
+    """Return the next item of an asynchronous iterator in a 1-tuple; None at the end."""
     async for item in items:
         return (item,)
     return None

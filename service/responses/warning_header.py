@@ -13,7 +13,7 @@ _CUT = " ..."
 
 
 def warning_header(warnings: Sequence[FieldWarning]) -> dict[str, str]:
-    """Build the header: fields and messages, in ASCII and on one line; empty without warnings."""
+    """Build the header with a job's warnings: fields and messages, in ASCII and on one line."""
     if not warnings:
         return {}
     text = "; ".join(f"{warning.field}: {warning.message}" for warning in warnings)

@@ -57,7 +57,7 @@ PAUSES = problems(400, 401, 403, 413, 415, 422, 503)
 
 
 def _spelled(text: object) -> date:
-    """Parse a day in RFC 3339 format; reject numbers. Raises: ValueError."""
+    """Parse a query parameter for a day in RFC 3339 format; reject numbers. Raises: ValueError."""
     if not (isinstance(text, str) and DAY.fullmatch(text)):
         raise ValueError("must be a day, such as 2026-01-31")
     return date.fromisoformat(text)
@@ -313,7 +313,7 @@ def _audit(front: FrontEnd) -> AuditLog:
 
 
 async def _body(request: Request, front: FrontEnd, operator: Operator, kind: type[B]) -> B:
-    """Read the JSON body; requiring its content type blocks HTML forms of other sites."""
+    """Read an operator's JSON body; the required content type blocks HTML forms of other sites."""
     with front.bodies.holding(operator.key_id or operator.address) as hold:
         return await read_json(request, MAX_BODY_BYTES, hold, lambda body: parse_as(kind, body))
 

@@ -22,7 +22,7 @@ def share_errors(document: Document) -> None:
 
 
 def _register(shared: Document, status: str, response: Document) -> str:
-    """Return the name of an equal shared response, which is added if there is none."""
+    """Return the name of an equal shared error response, which is added if there is none."""
     schemas = (content.get("schema", {}) for content in response.get("content", {}).values())
     kind = next((schema["$ref"].rpartition("/")[2] for schema in schemas if "$ref" in schema), "")
     name, number = f"{kind}{status}", 1

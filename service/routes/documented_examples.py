@@ -69,7 +69,7 @@ NAMED: Mapping[str, Example] = {
 
 
 def add_examples(document: Document, forms: ErrorForms) -> None:
-    """Add an example to each body of the document, as a reference to `components/examples`."""
+    """Add an example to each body of an OpenAPI document, by reference to `components/examples`."""
     components = document["components"]
     named = {name: {"value": example} for name, example in NAMED.items()}
     examples = components["examples"] = named | dict(_of_schemas(components["schemas"]))
@@ -83,7 +83,7 @@ def add_examples(document: Document, forms: ErrorForms) -> None:
 
 
 def _of_schemas(schemas: Document) -> Iterator[tuple[str, Document]]:
-    """Remove the examples from the schemas and yield them by schema name."""
+    """Remove the examples from OpenAPI schemas and yield them by schema name."""
     for name, schema in schemas.items():
         for example in schema.pop("examples", ())[:1]:
             yield name, {"value": example}
@@ -110,6 +110,6 @@ def _name(content: Document) -> str:
 
 
 def _refer(content: Document, examples: Document, name: str) -> None:
-    """Refer to an example by its name, unless the route provides an example."""
+    """Refer to an OpenAPI example by its name, unless the route provides an example."""
     if name in examples and not {"example", "examples"} & content.keys():
         content["examples"] = {"default": {"$ref": f"{_REF}{name}"}}

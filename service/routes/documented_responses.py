@@ -24,7 +24,7 @@ def _schema(name: str) -> Documents:
 
 
 def with_example(example: Any) -> Responses:
-    """Add an example to the JSON of a 200 whose schema is not a class with an example."""
+    """Add an example to a route's JSON response (200) for OpenAPI, if its class has none."""
     return {200: {"content": {JSON: {"example": example}}}}
 
 
@@ -86,13 +86,13 @@ _STREAM = {
 
 
 def json_body(name: str) -> Documents:
-    """Describe the JSON body of a route that parses it itself, by the name of its schema."""
+    """Describe for OpenAPI the JSON body of a route that parses it itself, by its schema's name."""
     content = {JSON: _schema(name)}
     return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
 def problems(*statuses: int, headers: Documents | None = None) -> Responses:
-    """Describe the errors of a route, and the 500 that every route may return.
+    """Describe a route's errors for OpenAPI, and the 500 that every route may return.
 
     Args:
         headers: additional headers of each error except 401.

@@ -86,7 +86,7 @@ async def _admit(
     read: Callable[[Parse, tuple[str, ...]], Awaitable[Wanted]],
     accepted: Answer,
 ) -> AcceptedJob:
-    """Read and admit the body, traced as one span."""
+    """Read and admit the request's body, traced as one span."""
     async with counting_refusals(front, caller.tenant) as attempt:
         with spans.span("admission") as span:
             body, drafts = await read(attempt.read, accepted.media_types)

@@ -19,7 +19,7 @@ _US = timedelta(microseconds=1)
 
 
 def _whole(text: str) -> str:
-    """Validate a timestamp with a time zone. Raises: ValueError."""
+    """Parse a query parameter for a timestamp with a time zone. Raises: ValueError."""
     if not _FORMAT.fullmatch(text):
         raise ValueError(
             "must be a time with its zone, such as 2026-01-31T12:00:00Z; a + is written as %2B"

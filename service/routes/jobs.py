@@ -57,7 +57,7 @@ async def list_jobs(
 
 @router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 429, 503))
 async def get_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
-    """Return one job."""
+    """Return a job by its id."""
     job = await front.job(job_id, tenant)
     return await json_answer(front, job, front.client_of(request, tenant))
 

@@ -76,7 +76,7 @@ def _form(texts: dict[str, MemoryPart], has_file: bool) -> LoraUpload:
 
 @router.get("/{name}", responses=problems(401, 404, 503))
 async def get_lora(name: Name, front: Front, tenant: Tenant) -> LoraView:
-    """Return one adapter."""
+    """Return an adapter by its name."""
     return view_lora(await front.loras.get(tenant, name))
 
 

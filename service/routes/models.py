@@ -35,7 +35,7 @@ register_url_convertor("model_name", ModelNameConvertor())
 async def get_model(
     name: Annotated[str, Path(description="A model's `name`.")], front: Front
 ) -> ModelView:
-    """Return one model."""
+    """Return a model by its name."""
     return _view(front, await front.models.get(name))
 
 

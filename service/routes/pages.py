@@ -38,7 +38,7 @@ PAGE_POLICY = "; ".join(
 
 @dataclass(frozen=True)
 class PageFile:
-    """File of the pages, as it is served."""
+    """File of the playground's or operators' pages, as it is served."""
 
     content: bytes
     media_type: str
@@ -48,7 +48,7 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """Read the files of all pages, by name."""
+    """Read the files of all HTML pages, by name."""
     paths = files(page_package).iterdir()
     return {path.name: _read(path) for path in paths if _suffix(path) in MEDIA_TYPES}
 
@@ -66,7 +66,7 @@ def _suffix(path: Traversable) -> str:
 
 @router.get("/", include_in_schema=False)
 async def playground(request: Request) -> Response:
-    """Serve the playground."""
+    """Serve the playground page."""
     return _page(request, "index.html")
 
 
@@ -78,7 +78,7 @@ async def operator(request: Request) -> Response:
 
 @router.get("/playground/{name}", include_in_schema=False)
 async def page_file(request: Request, name: str) -> Response:
-    """Serve a module or a style sheet of the pages. Raises: NotFound."""
+    """Serve a script or a style sheet of the HTML pages. Raises: NotFound."""
     file = page_files().get(name)
     if file is None or file.media_type == "text/html":
         raise NotFound(f"the playground has no file {name!r}")
@@ -87,7 +87,7 @@ async def page_file(request: Request, name: str) -> Response:
 
 @router.get("/openapi.json", include_in_schema=False)
 async def description(request: Request) -> JSONResponse:
-    """Serve the OpenAPI document as JSON. Making it for the first time takes a second."""
+    """Serve the OpenAPI document as JSON. Building it for the first time takes a second."""
     return JSONResponse(await asyncio.to_thread(request.app.state.native_openapi))
 
 
@@ -98,7 +98,7 @@ def _page(request: Request, name: str) -> Response:
 
 
 def _answer(request: Request, file: PageFile) -> Response:
-    """Serve a file, or 304 if the client has the same."""
+    """Serve a page's file, or 304 if the client has the same version."""
     if etag_matches(request.headers.get("if-none-match"), file.headers["ETag"]):
         return Response(status_code=304, headers=file.headers)
     return Response(file.content, headers=file.headers, media_type=file.media_type)

@@ -52,7 +52,7 @@ START = """SwaggerUIBundle({
 
 @router.get("/docs", include_in_schema=False)
 async def reference() -> HTMLResponse:
-    """Serve the API reference, whose requests go to this server."""
+    """Serve the page of the API reference, whose requests go to this server."""
     return HTMLResponse(PAGE, headers={"Content-Security-Policy": POLICY})
 
 

@@ -60,7 +60,7 @@ async def verify(request: Request, front: Front, tenant: Tenant, key_id: KeyId) 
 
 
 async def _subject(request: Request, front: FrontEnd, caller: Caller, hold: Hold) -> Subject:
-    """Read the file, or the output that the JSON names. Raises: Unverifiable, Problem."""
+    """Read the file to verify, or the output that the JSON names. Raises: Unverifiable, Problem."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     max_bytes = front.settings.limits.max_body_bytes
     if media_type in MEDIA_TYPES.values():
@@ -78,7 +78,7 @@ async def _subject(request: Request, front: FrontEnd, caller: Caller, hold: Hold
 async def _submit_replay(
     front: FrontEnd, caller: Caller, subject: Subject, headers: Mapping[str, str]
 ) -> ReplayJob:
-    """Submit the job that generates the subject again, or return that of the idempotency key.
+    """Submit the job that repeats the generation, or return that of the idempotency key.
 
     Raises: Unverifiable; Problem: the job was rejected.
     """
@@ -96,7 +96,7 @@ async def _submit_replay(
 
 
 def _key(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the idempotency header, hashed so that it differs from keys of other routes."""
+    """Return the idempotency key, hashed so that it differs from keys of other routes."""
     key = idempotency_key(headers)
     if key is None:
         return {}
@@ -106,7 +106,7 @@ def _key(headers: Mapping[str, str]) -> dict[str, str]:
 async def _respond(
     request: Request, front: FrontEnd, subject: Subject, replay: ReplayJob, hold: Hold
 ) -> Response:
-    """Wait for the job and respond with the verdict, or `pending`."""
+    """Wait for the verification's job and respond with the verdict, or `pending`."""
     wait_s = preferred_wait_s(request.headers.getlist("prefer"))
     max_wait_s = front.settings.limits.max_wait_s
     job = await wait_until_ended(
@@ -130,7 +130,7 @@ async def _cancel_disconnected(request: Request, front: FrontEnd, job_id: str) -
 def _answer(
     front: FrontEnd, verification: Verification, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Render the verification, and count it if it has ended."""
+    """Render the response of a verification, and count it if it has ended."""
     if verification.verdict == PENDING:
         status = 202
     else:

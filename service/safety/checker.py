@@ -33,26 +33,26 @@ class SafetyHook(Protocol):
         """Request a safety verdict once. Raises: NoVerdict."""
 
     async def close(self) -> None:
-        """Release the hook's resources."""
+        """Release the safety hook's resources."""
 
 
 def hook_of(settings: SafetySettings) -> SafetyHook:
-    """Create the hook that the settings name. Raises: ConfigError: no such function."""
+    """Create the safety hook that the settings name. Raises: ConfigError: no such function."""
     return HttpHook(settings) if settings.url else FunctionHook(settings)
 
 
 class SafetyChecker:
-    """Safety checks of one process.
+    """Safety checks of requests and outputs in one process.
 
     Args:
-        place_s: maximum wait for a slot; None: unlimited, because callers are limited
+        slot_timeout_s: maximum wait for a slot; None: unlimited, because callers are limited
             elsewhere.
     """
 
     def __init__(
         self, settings: SafetySettings, metrics: SafetyMetrics, slot_timeout_s: float | None = None
     ) -> None:
-        """Create the checker. Raises: ConfigError."""
+        """Create the safety checker. Raises: ConfigError."""
         self._settings = settings
         self._hook = hook_of(settings)
         self._metrics = metrics
@@ -60,7 +60,7 @@ class SafetyChecker:
         self._slots = FairLimiter(settings.max_checks, max(1, settings.max_checks // 2))
 
     async def check(self, safety_check: SafetyCheck, client: str) -> None:
-        """Return if the hook allows it, or gives no verdict and the policy allows that.
+        """Check content by the safety hook; a missing verdict counts as the policy says.
 
         Args:
             client: client whose concurrency limit applies.
@@ -90,7 +90,7 @@ class SafetyChecker:
 
     @asynccontextmanager
     async def _slot(self, client: str) -> AsyncIterator[None]:
-        """Hold a slot for one check. Raises: SafetyBusy.
+        """Hold a slot for one safety check. Raises: SafetyBusy.
 
         A timeout here is no missing verdict, or clients could cause one by many requests.
         """
@@ -103,7 +103,7 @@ class SafetyChecker:
             yield
 
     async def _verdict(self, safety_check: SafetyCheck) -> Verdict:
-        """Retry the hook until a verdict arrives. Raises: NoVerdict: none in time."""
+        """Retry the safety hook until a verdict arrives. Raises: NoVerdict: none in time."""
         limit_s, last = self._settings.timeout_s, "no response"
         try:
             async with asyncio.timeout(limit_s):
@@ -118,7 +118,7 @@ class SafetyChecker:
         raise NoVerdict(f"the safety hook gave no verdict within {limit_s:g} s: {last}")
 
     def _pauses_s(self) -> Iterator[float]:
-        """Yield the pause after each attempt."""
+        """Yield the pause after each attempt to call the safety hook."""
         limit = TRIES_TO_ALLOW if self._settings.when_absent == "allow" else None
         pauses = (min(FIRST_PAUSE_S * 2**n, LONGEST_PAUSE_S) for n in itertools.count())
         return itertools.islice(pauses, limit)

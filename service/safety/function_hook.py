@@ -56,7 +56,7 @@ class FunctionHook:
         self._running = 0
 
     async def verdict(self, safety_check: SafetyCheck) -> Verdict:
-        """Call the function for one verdict. Raises: NoVerdict."""
+        """Call the operator's function for one verdict. Raises: NoVerdict."""
         if self._running >= self._most:
             raise NoVerdict(f"all {self._most} calls of the function are still running")
         return verdict_of(await self._in_thread(safety_check.members()))

@@ -34,7 +34,7 @@ class HttpHook:
         )
 
     async def verdict(self, safety_check: SafetyCheck) -> Verdict:
-        """Call the service for one verdict. Raises: NoVerdict."""
+        """Call the operator's service for one verdict. Raises: NoVerdict."""
         body = await asyncio.to_thread(safety_check.body)
         try:
             async with self._http.stream("POST", self._url, content=body) as answer:
@@ -45,12 +45,12 @@ class HttpHook:
             raise NoVerdict(str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
-        """Close the connections to the service."""
+        """Close the connections to the operator's service."""
         await self._http.aclose()
 
 
 async def _read(answer: httpx.Response) -> bytes:
-    """Read the hook's response. Raises: NoVerdict: too long."""
+    """Read the safety service's response. Raises: NoVerdict: too long."""
     body = bytearray()
     async for chunk in answer.aiter_bytes():
         body += chunk

@@ -13,7 +13,7 @@ When = Literal["before", "after"]
 
 @dataclass(frozen=True)
 class ShownImage:
-    """Image file that the hook checks."""
+    """Image file that the safety hook checks."""
 
     field: str
     """Field of the request that contains it, or `output`."""
@@ -23,7 +23,7 @@ class ShownImage:
     """Frame number, for an output video."""
 
     def members(self) -> dict[str, Any]:
-        """Convert to the form that the function receives."""
+        """Convert to the dictionary that the hook's function receives."""
         return dict(vars(self))
 
 
@@ -43,11 +43,11 @@ class SafetyCheck:
     """Index of the image or video in the job, for an output."""
 
     def members(self) -> dict[str, Any]:
-        """Convert to the form that the function receives, with images as bytes."""
+        """Convert to the dictionary that the hook's function receives, with images as bytes."""
         return {**vars(self), "images": [image.members() for image in self.images]}
 
     def body(self) -> bytes:
-        """Serialize to the form that the service receives: JSON, with images in base64."""
+        """Serialize to the body that the hook's service receives: JSON, with images in base64."""
         images = [
             {**image.members(), "data": base64.b64encode(image.data).decode()}
             for image in self.images

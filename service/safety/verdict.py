@@ -15,19 +15,19 @@ NO_REASON = "no reason was given"
 
 
 class NoVerdict(Exception):
-    """Missing verdict of the hook. The message states the reason."""
+    """Missing verdict of the safety hook. The message states the reason."""
 
 
 class SafetyBusy(Exception):
-    """Too many waiting checks of one client."""
+    """Rejection because too many safety checks of one client wait."""
 
 
 class SafetyRefused(Exception):
-    """Refusal by the hook. The message is its reason."""
+    """Refusal by the safety hook. The message is its reason."""
 
 
 class Verdict(BaseModel):
-    """Verdict of the hook. Further members are ignored."""
+    """Verdict of the safety hook. Further members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -54,7 +54,7 @@ class Verdict(BaseModel):
 
 
 def verdict_of(answer: object) -> Verdict:
-    """Parse a function's result: a boolean, or a verdict's members.
+    """Parse the result of the hook's function: a boolean, or a verdict's members.
 
     Raises: NoVerdict: neither.
     """
@@ -66,7 +66,7 @@ def verdict_of(answer: object) -> Verdict:
 
 
 def verdict_of_json(body: bytes) -> Verdict:
-    """Parse the service's response. Raises: NoVerdict: not a verdict."""
+    """Parse the response of the hook's service. Raises: NoVerdict: not a verdict."""
     try:
         return Verdict.model_validate(parse_object(body, "answer"))
     except Malformed as error:  # for example, repeated members

@@ -236,7 +236,7 @@ def view_sleeps(sleeps: Mapping[str, Sleep]) -> list[SleepView]:
 
 
 def view_workers(workers: Sequence[WorkerStatus], running: Sequence[Job]) -> list[WorkerView]:
-    """Convert workers to views, with the number of jobs of each, ordered by name."""
+    """Convert workers to views for operators, with the number of jobs of each, ordered by name."""
     return [
         WorkerView(
             name=worker.name,

@@ -66,7 +66,7 @@ class AuditPage(BaseModel):
 
 
 def automatic_act(act: str, target: str, reason: str, details: Mapping[str, str]) -> AuditRecord:
-    """Create the record of an act that this process performed automatically."""
+    """Create the audit record of an action that this process performed automatically."""
     return AuditRecord(
         id=secrets.token_hex(ID_BYTES),
         at=datetime.now(UTC),

@@ -27,7 +27,7 @@ class Bounds(Limits):
 
 @lru_cache(maxsize=64)
 def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
-    """Combine both limits, with sides and frame counts rounded down to supported values."""
+    """Combine the model's and the server's limits; sizes are rounded down to supported ones."""
     side = min(model.max_side_px, server.max_side_px)
     frames = min(model.max_frames, server.max_frames)
     stricter = {

@@ -191,7 +191,7 @@ TITLES = {
 
 
 def title_of(field: str, _: object) -> str:
-    """Return a field's title, by default its name in words."""
+    """Return a field's OpenAPI title, by default its name in words."""
     return TITLES.get(field, field.replace("_", " ").capitalize())
 
 
@@ -325,7 +325,7 @@ class QualityAim(Body):
 
 
 def kind_of_quality(value: Any) -> str:
-    """Return the discriminator tag of a preset's name or an aim."""
+    """Return the union tag of `quality`: a preset's name or an aim."""
     return f"{UNION_TAG}{'name' if isinstance(value, str) else 'aim'}"
 
 

@@ -169,7 +169,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 
 def body_errors(error: ValidationError, body: type[BaseModel]) -> list[FieldError]:
-    """Return the first errors of a body, without the client's values."""
+    """Return the first validation errors of a request body, without the client's values."""
     items = error.errors(include_input=False, include_url=False)[:MAX_ERRORS]
     return [_field_error(item, body) for item in items]
 
@@ -193,7 +193,7 @@ def unknown_field(location: Location, body: type[BaseModel]) -> FieldError:
 
 
 def _first(suggestion: str) -> str:
-    """Return the first field name in an alias's suggestion."""
+    """Return the first of the field names that a suggestion for an alias contains."""
     return re.split(r"[., ]", suggestion)[0]
 
 
@@ -211,12 +211,12 @@ def _no_object(location: Location) -> str:
 
 
 def _fields_of(location: Location) -> Iterator[str]:
-    """Field names in a location, without list indices."""
+    """Return the field names in an error's location, without list indices."""
     return (part for part in location if isinstance(part, str))
 
 
 def _parts(body: type[BaseModel], location: Location) -> list[type[BaseModel]]:
-    """Return the models that a value at that location may have."""
+    """Return the Pydantic models that a value at an error's location may have."""
     models = [body]
     for name in _fields_of(location):
         inner = [_annotation(part, name) for part in models]
@@ -232,7 +232,7 @@ def _annotation(part: type[BaseModel], name: str) -> Any:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models inside a type, such as `list[LoraRequest] | None`."""
+    """Return the Pydantic models inside a type, such as `list[LoraRequest] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [part for inner in get_args(annotation) for part in _models(inner)]

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 def is_local(address: str) -> bool:
-    """Check that a host name or IP address resolves only to loopback addresses."""
+    """Return whether a host name or IP address resolves only to loopback addresses."""
     try:
         entries = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # no such name; the bind fails with the error

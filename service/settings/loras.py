@@ -37,5 +37,5 @@ class EmbeddingSettings(Section):
     """Tenants that may use it. Default: all."""
 
     def as_adapter(self) -> LoraSettings:
-        """Return the same settings as those of an adapter."""
+        """Return an embedding's settings in the form of an adapter's."""
         return LoraSettings(source=self.source, model=self.model, tenants=self.tenants)

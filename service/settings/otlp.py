@@ -14,6 +14,6 @@ def check_endpoint(name: str, endpoint: str | None) -> None:
 
 
 def address_of(endpoint: str | None, path: str) -> str:
-    """Add this path to a URL without a path."""
+    """Add a path to a collector's URL, unless the URL has one."""
     parts = urlsplit(endpoint or "")
     return parts._replace(path=parts.path.rstrip("/") or path).geturl()

@@ -14,7 +14,7 @@ ANY_ORIGIN = "*"
 
 
 def _origin(text: str) -> str:
-    """Validate a CORS origin as browsers write it.
+    """Validate a CORS origin in the form that browsers send.
 
     Raises: ValueError: not an origin; the message states the form.
     """

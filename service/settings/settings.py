@@ -131,7 +131,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources of settings, the strongest first."""
+        """Return the sources of settings, the strongest first."""
         environment = StrictEnvironment(settings_cls)
         return init_settings, environment, TomlConfigSettingsSource(settings_cls, config_file())
 

@@ -40,7 +40,7 @@ class TenantSettings(Section):
 
 
 def classes_of(tenants: Iterable[TenantSettings]) -> list[str]:
-    """List the metrics classes of these tenants and of unnamed tenants."""
+    """List the metrics classes of these tenants and of tenants without settings."""
     return sorted({tenant.metrics_class for tenant in (*tenants, TenantSettings())})
 
 

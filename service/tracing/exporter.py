@@ -45,7 +45,7 @@ class Ids(RandomIdGenerator):
     """Identity of this task's next span; None: a random id."""
 
     def generate_span_id(self) -> int:
-        """Return the id derived from the next span's identity, or a random id."""
+        """Return the span id derived from the next span's identity, or a random id."""
         identity = self.identity.get()
         if identity is None:
             return int(super().generate_span_id())
@@ -63,7 +63,7 @@ class RateLimitFilter(logging.Filter):
         self._from = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Check whether enough time has passed since the last error."""
+        """Return whether enough time has passed since the exporter's last logged error."""
         if record.created < self._from:
             return False
         self._from = record.created + LOG_EVERY_S
@@ -74,7 +74,7 @@ RATE_LIMIT_FILTER = RateLimitFilter()
 
 
 class Exporter:
-    """OpenTelemetry's SDK of this process, whose spans are sent to the settings' collector."""
+    """OpenTelemetry SDK of this process, whose spans are sent to the collector in the settings."""
 
     def __init__(
         self, settings: TracingSettings, service: str, attributes: Mapping[str, AttributeValue]

@@ -51,7 +51,7 @@ def log_fields(**fields: str | None) -> Iterator[None]:
 
 
 def context_fields() -> dict[str, str]:
-    """Return the current fields, in the order of `FIELDS`."""
+    """Return the current fields of log lines, in the order of `FIELDS`."""
     fields = {**_process_fields, **(_task_fields.get() or {})}
     return {name: fields[name] for name in FIELDS if name in fields}
 
@@ -69,7 +69,7 @@ def hide_prompts(request: Mapping[str, Any]) -> None:
 
 
 def _spelled(text: str) -> Iterator[str]:
-    """Yield the spellings of a text in messages and in indented tracebacks of exception groups."""
+    """Yield how a hidden text is written in messages and in indented tracebacks."""
     yield text
     yield from text.splitlines()[:MAX_LINES]
     yield repr(text)[1:-1]

@@ -23,7 +23,7 @@ Format = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter with one JSON object per line.
+    """Log formatter with one JSON object per line.
 
     Fields: time (RFC 3339, UTC), level, logger, message; if known, request_id, key_id, job, tenant,
     pool, trace_id, span_id and trace_flags; for errors, exception with its traceback.
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
         self._gcp_project = gcp_project
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line of JSON."""
+        """Format a log record as one line of JSON."""
         fields = context_fields()
         payload: dict[str, object] = {
             "time": rfc3339(record.created),
@@ -79,7 +79,7 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT, "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as lines of text."""
+        """Format a log record as lines of text."""
         fields = context_fields()
         record.ids = "".join(f" {name}={fields[name]}" for name in IDS if name in fields)
         return redacted(super().format(record))

@@ -200,13 +200,13 @@ def current_traceparent() -> str | None:
 
 
 def trace_of(traceparent: str | None) -> str | None:
-    """Return the trace id of a traceparent; None if malformed."""
+    """Return the trace id in a traceparent; None if malformed."""
     valid = parse(traceparent)
     return None if valid is None else valid.split("-")[1]
 
 
 def exemplar_of(traceparent: str | None) -> dict[str, str] | None:
-    """Return a span as labels of an exemplar; None: no span, or not recorded."""
+    """Return a traceparent's ids as exemplar labels; None: no span, or not recorded."""
     valid = parse(traceparent)
     if valid is None or not int(valid[-2:], 16) & TraceFlags.SAMPLED:
         return None

@@ -32,7 +32,7 @@ class Case:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Limits of the model and the settings, combined."""
+        """Limits of the model and the server's settings, combined."""
         return bounds_of(self.spec.limits, self.limits)
 
     @property

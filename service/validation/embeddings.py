@@ -56,7 +56,7 @@ def usable_embeddings(
 
 
 def _requested(name: str, source: Lora, vectors: int) -> RequestedLora:
-    """Return the entry of an embedding for the queue. Args: source: its file."""
+    """Return a prompt's embedding in the form of the queue's adapters. Args: source: its file."""
     return RequestedLora(
         name=name,
         digest=source.digest,

@@ -83,7 +83,7 @@ def _wrong_combinations(case: Case) -> Iterator[FieldError]:
 def _wrong_second(
     case: Case, checks: tuple[Callable[[Case], Iterator[FieldError]], ...]
 ) -> Iterator[FieldError]:
-    """Report errors of the second pass, under the names of hires fix's fields."""
+    """Report errors of hires fix's second pass, under the names of its fields."""
     _, fields = passes(case.fields, case.spec)
     assert fields is not None
     yield from _wrong_shape(case.fields, fields, case.bounds.size_multiple_px)
@@ -105,7 +105,7 @@ def _wrong_second(
 
 
 def _too_many_steps(case: Case, second: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report too many steps. Only a share of them, `strength`, runs and counts."""
+    """Report too many steps of the second pass, of which only a share, `strength`, runs."""
     strength, limit = second["strength"], case.bounds.max_steps
     steps = second["num_inference_steps"]
     if steps > case.spec.limits.max_steps:  # reported by the other checks
@@ -116,13 +116,13 @@ def _too_many_steps(case: Case, second: Mapping[str, Any]) -> Iterator[FieldErro
 
 
 def _requested(case: Case) -> Mapping[str, Any]:
-    """Return hires fix as set by the client or the model's defaults."""
+    """Return the hires fix options set by the client or the model's defaults."""
     source = case.requested if FIELD in case.requested else case.spec.defaults_for(case.task)
     return dict(source[FIELD])
 
 
 def _requested_field(field: str, requested: Mapping[str, Any]) -> str:
-    """Return the client's field that determines another."""
+    """Return the client's field that determines another field, for errors."""
     if field not in ("width", "height") or field in requested:
         return field
     return next((name for name in ("width", "height") if name in requested), "scale")
@@ -131,7 +131,7 @@ def _requested_field(field: str, requested: Mapping[str, Any]) -> str:
 def _wrong_shape(
     first: Mapping[str, Any], second: Mapping[str, Any], multiple: int
 ) -> Iterator[FieldError]:
-    """Report a target that is smaller, or whose proportions differ by more than rounding."""
+    """Report a hires target that is smaller, or whose proportions differ by more than rounding."""
     for name in ("width", "height"):
         if second[name] < first[name]:
             yield FieldError(f"{FIELD}.{name}", f"must be {first[name]} at least, the first pass's")

@@ -46,7 +46,10 @@ def all_warnings(case: Case, output: Mapping[str, Any]) -> list[FieldWarning]:
 
 
 def _unmet_needs(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Warn about fields whose conditions are not met, except defaults sent explicitly."""
+    """Warn about fields that have no effect because a condition is not met.
+
+    Defaults that are sent explicitly are exempt.
+    """
     values = _values(case)
     for name in sorted(case.spec.needs.keys() & case.requested.keys()):
         if not case.requested[name] or _is_default(case, name):
@@ -167,7 +170,7 @@ def _steps_of_passes(case: Case) -> Iterator[int]:
 
 
 def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:
-    """Check whether a control is active in a step, by diffusers' rule."""
+    """Return whether a control is active in a step, by diffusers' rule."""
     return bool(control["start"] <= step / steps and (step + 1) / steps <= control["end"])
 
 

@@ -71,7 +71,7 @@ def requested_loras(
 
 
 def scales(entry: Entry) -> tuple[ScaleInterval, ...]:
-    """List the intervals with a nonzero scale of an adapter, by start; empty: no effect."""
+    """List the step intervals in which an adapter has a nonzero scale; empty: no effect."""
     scale = entry["scale"]
     if not isinstance(scale, list):
         scale = [{"from": 0, "to": 1, "scale": scale}]

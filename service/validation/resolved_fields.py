@@ -110,7 +110,7 @@ def resolve(
 def _wrong_stop(
     request: GenerateRequest, fields: Mapping[str, Any], spec: ModelSpec
 ) -> list[FieldError]:
-    """Check that `stop_at_step` is less than the steps of the first pass, each one evaluation."""
+    """Report a `stop_at_step` that is not less than the number of steps of the first pass."""
     if request.stop_at_step is None:
         return []
     if "resume" in spec.lacks:
@@ -317,7 +317,7 @@ def _output(
 
 
 def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
-    """Check whether one video becomes several files, one per frame."""
+    """Return whether one video becomes several files, one per frame."""
     is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
     return is_clip and format in IMAGE_FORMATS
 

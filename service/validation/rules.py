@@ -76,7 +76,7 @@ def _wrong_task(case: Case) -> Errors:
 
 
 def _no_such_task(case: Case) -> Errors:
-    """Report images that the model requires or does not accept."""
+    """Report input images that the model requires or does not accept."""
     sent = case.requested.keys() & TASK_IMAGES["inpainting"]
     tasks = ", ".join(case.spec.tasks)
     candidates = [TASK_IMAGES[task] for task in case.spec.tasks if TASK_IMAGES[task] >= sent]
@@ -286,7 +286,7 @@ def _wrong_sigmas(case: Case) -> Errors:
 
 
 def _untaken_step_lists(case: Case) -> Errors:
-    """Report step lists that the selected scheduler, by default the checkpoint's, cannot run."""
+    """Report `timesteps` or `sigmas` that the selected scheduler cannot run."""
     scheduler = case.requested.get("scheduler", {}).get("name", case.spec.scheduler)
     supported = case.spec.step_lists.get(scheduler, STEP_LISTS)
     for name in sorted((STEP_LISTS & case.requested.keys()) - supported):

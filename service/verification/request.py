@@ -59,7 +59,7 @@ async def replay_request(
 
 
 async def _served(front: FrontEnd, name: str | None, fingerprint: str) -> ModelSpec:
-    """Find the model, or version of an alias, with these weights.
+    """Find the model, or version of an alias, with a recipe's weights.
 
     Raises: Unverifiable, Unavailable.
     """
@@ -82,7 +82,7 @@ async def _served(front: FrontEnd, name: str | None, fingerprint: str) -> ModelS
 async def _other_loras(
     front: FrontEnd, tenant: str, spec: ModelSpec, recipe: Recipe
 ) -> Iterator[str]:
-    """Report adapters that differ from the recipe's."""
+    """Report adapters that differ from those in a recipe."""
     expected = recipe.loras | (recipe.embeddings or {})
     offered = await front.loras.of(tenant) if expected else ()
     accepted = [lora for lora in offered if spec.accepts_adapter(lora)]
@@ -93,7 +93,7 @@ async def _other_loras(
 
 
 def _upscalers(spec: ModelSpec, body: GenerateRequest, recipe: Recipe) -> Iterator[str]:
-    """Report upscalers that differ from the recipe's."""
+    """Report upscalers that differ from those in a recipe."""
     digests = {name: upscaler.digest for name, upscaler in spec.upscalers.items()}
     if body.upscale and recipe.upscaler:
         resolved = with_defaults(body.upscale.model_dump(), spec.upscalers)

@@ -33,7 +33,7 @@ FORM = 1
 
 
 class Unverifiable(Exception):
-    """Unverifiable file. The message states the reason."""
+    """Error of a file that cannot be verified. The message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ async def recipe_in(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
 
 
 def _parsed(text: str) -> Recipe:
-    """Parse the recipe of a file. Raises: Malformed."""
+    """Parse the JSON of a recipe in a file. Raises: Malformed."""
     try:
         return Recipe.model_validate(parse_object(text.encode(), "recipe"))
     except ValidationError:
@@ -144,7 +144,7 @@ async def _images(front: FrontEnd, job: Job, hold: Hold) -> Callable[[str, Any],
 
 
 def _drafted(job: Job, output: Output) -> dict[str, Any] | None:
-    """Return the fields that differed for an output's draft; None: not a branch."""
+    """Return the request fields that differed for an output's draft; None: not a branch."""
     if job.drafted is None or output.seed is None:
         return None
     seeds = job.seeds or []

@@ -28,7 +28,10 @@ MAX_VALID = 2
 
 
 class WebhookSecret(BaseModel):
-    """Record of a secret in Redis. `created_at` is seconds since the epoch, by Redis's clock."""
+    """Record of a webhook secret in Redis.
+
+    `created_at` is seconds since the epoch, by Redis's clock.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,13 +46,13 @@ Change = Callable[[list[WebhookSecret]], list[WebhookSecret]]
 
 
 class WebhookSecrets:
-    """Secrets of all tenants, in one Redis hash, each tenant's newest first."""
+    """Webhook secrets of all tenants, in one Redis hash, each tenant's newest first."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def create(self, tenant: str) -> WebhookSecret:
-        """Create a secret of a tenant, in addition to an existing one.
+        """Create a webhook secret of a tenant, in addition to an existing one.
 
         Raises: ValueError: not a valid tenant name, or the tenant has two already.
         """
@@ -77,7 +80,7 @@ class WebhookSecrets:
         return _SECRETS.validate_json(text) if text else []
 
     async def revoke(self, secret_id: str) -> bool:
-        """Revoke a secret; return whether it existed."""
+        """Revoke a webhook secret; return whether it existed."""
         for secret in await self.all():
             if secret.id == secret_id:
                 while not await self._replace(secret.tenant, lambda v: _without(v, secret_id)):
@@ -86,7 +89,7 @@ class WebhookSecrets:
         return False
 
     async def _replace(self, tenant: str, change: Change) -> bool:
-        """Replace a tenant's secrets; return False if they were changed concurrently."""
+        """Replace a tenant's webhook secrets; return False if they were changed concurrently."""
         async with self._redis.pipeline(transaction=True) as pipe:
             await pipe.watch(WEBHOOK_SECRETS)
             text = await pipe.hget(WEBHOOK_SECRETS, tenant)
@@ -104,7 +107,7 @@ class WebhookSecrets:
 
 
 def _with_room(valid: list[WebhookSecret]) -> list[WebhookSecret]:
-    """Check that another secret may be added. Raises: ValueError."""
+    """Check that a tenant may have another webhook secret. Raises: ValueError."""
     if len(valid) < MAX_VALID:
         return valid
     raise ValueError(

@@ -56,7 +56,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Build the headers of a message, with one signature per key."""
+    """Build the headers of a webhook message, with one signature per key."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     digests = (hmac.digest(key, signed, hashlib.sha256) for key in keys)
     return {
@@ -67,7 +67,7 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 
 
 def payload(job: Job, retention_s: float) -> bytes:
-    """Build the message about an ended job, which is kept for `retention_s`."""
+    """Build the webhook message about an ended job, which is kept for `retention_s`."""
     message = {
         "type": f"job.{job.state}",
         "timestamp": datetime.fromtimestamp(job.finished_at or 0, UTC).isoformat(),
@@ -90,7 +90,7 @@ class Keys:
         self._stored = stored
 
     async def of(self, tenant: str) -> list[bytes]:
-        """List a tenant's keys, newest first; empty: messages cannot be signed."""
+        """List a tenant's webhook keys, newest first; empty: messages cannot be signed."""
         keys = [secret_bytes(secret.text) for secret in await self._stored.of(tenant)]
         return keys + (self._configured if tenant == DEFAULT_TENANT else [])
 
@@ -121,7 +121,7 @@ class Webhooks:
                 await asyncio.sleep(self._settings.poll_every_s)
 
     async def _due(self) -> list[Announcement]:
-        """Lease as many due messages as there are free slots."""
+        """Lease as many due webhook messages as there are free slots."""
         if not self._slots.free:
             return []
         try:
@@ -136,7 +136,7 @@ class Webhooks:
             return []
 
     async def _settle(self, message: Announcement) -> None:
-        """Make one delivery attempt and record its result. Errors affect only this message."""
+        """Attempt to deliver a webhook message once, and record the result."""
         note(job=message.job_id, tenant=message.tenant)  # each attempt has its own task
         try:
             job = await self._queue.get(message.job_id)
@@ -165,7 +165,7 @@ class Webhooks:
         await self._queue.announce_later(again, pause_s * random.uniform(1, 1.2))
 
     async def _send(self, url: httpx.URL, job: Job) -> bool:
-        """Send a message; return whether the receiver accepted it, or responded 410."""
+        """Send a webhook message; return whether the receiver accepted it, or responded 410."""
         keys = await self.keys.of(job.tenant)
         if not keys:
             log.warning("the webhook of %s cannot be signed: its tenant has no secret", job.id)

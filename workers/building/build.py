@@ -61,7 +61,7 @@ def build(
     Changes the JAX configuration of this process.
 
     Args:
-        tell: called with each program.
+        on_program: called with each program.
 
     Raises:
         ConfigError: the settings lack a required name, or do not fit the devices.
@@ -114,7 +114,7 @@ def with_local_configs(settings: Settings, pool_name: str) -> Settings:
 
 
 def _is_local(source: str) -> bool:
-    """Return whether a source is a folder of this machine, or a single file in any location."""
+    """Return whether a checkpoint's source is a local folder, or a single file in any location."""
     return Path(source).expanduser().exists() or single_file(source) is not None
 
 

@@ -45,7 +45,7 @@ class ProgramOutcome:
 
     @property
     def is_in_store(self) -> bool:
-        """Return whether workers can fetch it from the store."""
+        """Return whether workers can fetch the program from the store."""
         return self.outcome in ("built", "there")
 
 
@@ -54,7 +54,7 @@ class BuildReport:
     """Programs of a build so far. Thread-safe.
 
     Args:
-        tell: called with each program.
+        on_program: called with each program.
     """
 
     on_program: Callable[[ProgramOutcome], None]
@@ -80,7 +80,10 @@ class StoredPrograms:
         self._models: dict[str, StoredExecutables] = {}
 
     def of_model(self, model: Key) -> Executables:
-        """Return the executables of a model. Raises: StoreError: the store does not answer."""
+        """Return the executables of a model in the store.
+
+        Raises: StoreError: the store does not answer.
+        """
         common = aot_key.of_process(self._devices[0]) | dict(model)
         key = key_of(common, self._devices)
         name = file_name(key)
@@ -89,13 +92,13 @@ class StoredPrograms:
         return self._models[name]
 
     def save(self) -> None:
-        """Write all manifests with new entries. Raises: StoreError."""
+        """Write all manifests of executables with new entries. Raises: StoreError."""
         for executables in self._models.values():
             executables.save()
 
 
 class StoredExecutables:
-    """Executables of one model in the store. Thread-safe.
+    """Executables of one model in an object store. Thread-safe.
 
     Programs are compiled and never loaded, because their devices may be absent.
 
@@ -124,7 +127,7 @@ class StoredExecutables:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Compile and store the program unless the store has it. The result cannot be called.
+        """Compile and store a program unless the store has it. The result cannot be called.
 
         Raises: StoreError; the compiler's error.
         """
@@ -146,7 +149,7 @@ class StoredExecutables:
         return not_loaded
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Return a stored fact, or compute and store it. Raises: StoreError."""
+        """Return a stored fact about programs, or compute and store it. Raises: StoreError."""
         full_key = {**self._common, **key()}
         content: T | None = self._get(full_key)
         if content is None:
@@ -155,11 +158,11 @@ class StoredExecutables:
         return content
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return a stored fact, or None. Raises: StoreError."""
+        """Return a stored fact about programs, or None. Raises: StoreError."""
         return self._get({**self._common, **key()})
 
     def save(self) -> None:
-        """Write the manifest if it has new entries. Raises: StoreError."""
+        """Write the manifest of executables if it has new entries. Raises: StoreError."""
         with self._lock:
             if not self._is_saved:
                 text = self._manifest.model_dump_json(indent=1).encode()

@@ -71,7 +71,7 @@ class Target:
         loading.set_flags(pool, model, chip, registry.family(model.source, model.base))
 
     def devices(self) -> Sequence[jax.Device]:
-        """Return the devices of the worker.
+        """Return the devices of the worker to compile for.
 
         Raises: ConfigError: too few devices; PlanError: libtpu does not support them.
         """
@@ -80,7 +80,7 @@ class Target:
         return tpu_compiler.devices_of_host(self.topology)
 
     def check(self, name: str, pool: PoolSettings) -> None:
-        """Verify that the pool's slices have one host. Raises: ConfigError."""
+        """Verify that each of the pool's slices is on one host. Raises: ConfigError."""
         if pool.hosts.count > 1:
             raise ConfigError(
                 f"pools.{name}.hosts: executables are built for slices on one host; each of the "

@@ -41,7 +41,7 @@ class CalibrationResult:
 
 
 class Calibration:
-    """Calibration of a drawer's model on one set of requests with equal numbers of steps."""
+    """Calibration of a model's presets, on a set of requests with equal numbers of steps."""
 
     def __init__(self, generator: ImageGenerator, requests: Sequence[Fields], about: str) -> None:
         self._generator, self._requests, self._about = generator, requests, about
@@ -107,7 +107,7 @@ class Calibration:
         return len(self._step_programs)
 
     def _candidates(self, recording: StepRecording) -> Iterator[Quality]:
-        """Yield the presets to try: plans per guidance interval, estimate and full steps."""
+        """Yield presets to try: a plan per guidance interval, estimate and number of full steps."""
         counts = numbers_of_whole_steps(self.steps)
         for guidance, method in itertools.product(self._intervals(), METHODS):
             quality = Quality(guidance=guidance)
@@ -146,7 +146,7 @@ class Calibration:
         return figures
 
     def _as(self, quality: Quality) -> list[Fields]:
-        """Set a preset as `TRIED` on the model, and return the requests with it."""
+        """Set a preset as `TRIED` on the model, and return the calibration requests with it."""
         pipeline = self._generator.pipeline
         qualities = {**pipeline.spec.qualities, TRIED: quality}
         pipeline.spec = pipeline.spec.model_copy(update={"qualities": qualities})

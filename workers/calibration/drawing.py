@@ -35,7 +35,7 @@ OnState = Callable[[PyTree], None]
 
 @dataclass(frozen=True)
 class GeneratedImage:
-    """A generated image or video with its cost."""
+    """Generated calibration image or video, with its cost."""
 
     pixels: np.ndarray
     seconds: float
@@ -80,7 +80,7 @@ class ImageGenerator:
         return GeneratedImage(self._decoded(row.programs, row.state), seconds, operations)
 
     def _denoise(self, prepared: PreparedRow, on_state: OnState) -> tuple[Row, float, float]:
-        """Run a pass; return its row with the seconds and FLOPs of its steps."""
+        """Run a denoising pass; return its row with the seconds and FLOPs of its steps."""
         programs = self._compiled(prepared)
         encode = programs.encoders[signature(prepared.inputs)].result()
         state = self._launcher.wait(encode(self._compiler.weights.common, dict(prepared.inputs)))
@@ -104,7 +104,7 @@ class ImageGenerator:
         return latents_file(np.asarray(latents))
 
     def fetch(self, leaf: jax.Array) -> np.ndarray:
-        """Copy an array to the host as float32."""
+        """Copy a device array to the host as float32."""
         return np.asarray(self._launcher.fetch(leaf), np.float32)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class ImageGenerator:
         self._programs.close()
 
     def _compiled(self, prepared: PreparedRow) -> BucketPrograms:
-        """Return the programs after all are compiled; compiling would distort CPU time."""
+        """Return a request's programs after all are compiled; compiling would distort CPU time."""
         programs = self._programs.of(prepared)
         for needed in programs.necessary():
             needed.result()
@@ -155,6 +155,6 @@ def is_left_out(values: Mapping[str, Any], after: PyTree) -> bool:
 
 
 def requests(pipeline: Pipeline, prompts: Sequence[str], given: Fields) -> list[Fields]:
-    """Return a request for each prompt, each with a different seed."""
+    """Return a calibration request for each prompt, each with a different seed."""
     entries = [{**given, "prompt": prompt, "seed": seed} for seed, prompt in enumerate(prompts)]
     return warmup.requests(pipeline.spec, entries)

@@ -24,7 +24,7 @@ NEARER_DB, FASTER = 0.5, 0.95
 
 @dataclass(frozen=True)
 class Figures:
-    """Measurements of one preset over the same images."""
+    """Measurements of one preset over the same images: PSNR and cost."""
 
     psnr_db: tuple[float, ...]
     operations: float
@@ -34,7 +34,7 @@ class Figures:
 
     @classmethod
     def of(cls, drawings: Sequence[GeneratedImage], exact: Sequence[GeneratedImage]) -> Figures:
-        """Compare images with the exact images of the same requests."""
+        """Compare a preset's images with the exact images of the same requests."""
         pairs = list(zip(drawings, exact, strict=True))
         return cls(
             tuple(psnr_db(drawing.pixels, reference.pixels) for drawing, reference in pairs),
@@ -68,7 +68,7 @@ class Figures:
 
 
 def promising(candidates: Mapping[str, Figures]) -> list[str]:
-    """Return the names of candidates that may be on the frontier, fastest first."""
+    """Return the names of presets that may be on the quality-speed frontier, fastest first."""
     names, best_db = [], LEAST_DB
     for name in sorted(candidates, key=lambda name: candidates[name].operations):
         if candidates[name].worst_db > best_db - SLACK_DB:
@@ -78,7 +78,7 @@ def promising(candidates: Mapping[str, Figures]) -> list[str]:
 
 
 def frontier(candidates: Mapping[str, Figures]) -> dict[str, str]:
-    """Return the candidates on the frontier, fastest first, keyed by their new preset names."""
+    """Return the presets on the quality-speed frontier, fastest first, by their new names."""
     chosen: list[str] = []
     for name in sorted(
         candidates, key=lambda name: (candidates[name].operations, -candidates[name].worst_db)

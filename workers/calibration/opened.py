@@ -27,7 +27,7 @@ ALONE = "calibrate"
 
 @dataclass(frozen=True)
 class CalibrationTarget:
-    """Model to calibrate, and its pool and devices."""
+    """Model to calibrate, with its pool and devices."""
 
     model: str
     """Name of a model of the settings, otherwise a folder or a hub id."""
@@ -42,7 +42,7 @@ class CalibrationTarget:
 def opened(
     settings: Settings, target: CalibrationTarget, out: Path | None = None
 ) -> Iterator[tuple[ImageGenerator, Path]]:
-    """Yield a drawer of the model, and the path of its presets file.
+    """Load a model to calibrate; yield its image generator, and the path of its presets file.
 
     Args:
         out: path of the presets file; None: next to the checkpoint.

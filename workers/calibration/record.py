@@ -34,7 +34,7 @@ def record(generator: ImageGenerator, requests: Sequence[Fields]) -> StepRecordi
 
 
 class _Watch:
-    """Observer that collects one image's residuals and latents, step by step."""
+    """Observer that collects one image's block residuals and latents, step by step."""
 
     def __init__(self, generator: ImageGenerator) -> None:
         self._generator = generator
@@ -50,7 +50,7 @@ class _Watch:
 
     @property
     def products(self) -> np.ndarray:
-        """Inner products of all steps' residuals."""
+        """Inner products of all pairs of steps' residuals."""
         residuals = np.stack(self._residuals).astype(np.float64)
         return residuals @ residuals.T
 

@@ -31,7 +31,7 @@ class StepRecording:
 
     @property
     def steps(self) -> int:
-        """Number of denoising steps."""
+        """Number of denoising steps of the recorded images."""
         return int(self.moves.shape[1])
 
     @property
@@ -55,7 +55,7 @@ class StepRecording:
 
 @dataclass(frozen=True)
 class Method:
-    """Estimate that replaces the residual of skipped steps."""
+    """Estimate that replaces the blocks' residual in skipped steps."""
 
     estimate: Estimate
     order: int = 1
@@ -105,7 +105,7 @@ def best_plans(
 
 
 def _further(states: Paths, losses: _Losses) -> Paths:
-    """Extend each path by one more full step."""
+    """Extend each path of full steps by one more full step."""
     paths: Paths = {}
     for behind, (lost, whole) in states.items():
         for step in range(behind[0] + 1, losses.steps):
@@ -119,7 +119,7 @@ def _further(states: Paths, losses: _Losses) -> Paths:
 
 
 class _Losses:
-    """Memoized errors of the skipped steps between full steps."""
+    """Memoized errors of the skipped steps between two full steps."""
 
     def __init__(self, recording: StepRecording, method: Method, turns: Sequence[bool]) -> None:
         self.steps, self._turns = recording.steps, turns
@@ -127,7 +127,7 @@ class _Losses:
         self._known: dict[tuple[int, Behind], float] = {}
 
     def behind(self, step: int, behind: Behind) -> Behind:
-        """Return the latest full steps after adding `step`."""
+        """Return the latest full steps on which an estimate depends, after adding `step`."""
         return (step,) if self._turns[step] else (step, *behind)[: self._plan.depth]
 
     def to(self, behind: Behind, step: int) -> float | None:

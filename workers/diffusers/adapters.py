@@ -34,7 +34,7 @@ def names_of(pipeline: Any) -> Names:
 
 
 def _names(name: str, network: torch.nn.Module, words: Sequence[str]) -> NetworkNames:
-    """Return the names of a network's layers; those of CLIP may have `text_model` before them."""
+    """Return a network's layer names in adapter files; CLIP's may begin with `text_model`."""
     dotted = (f"{name}.", f"{name}.text_model.")
     underscored = [f"lora_{word}_{middle}" for word in words for middle in ("", "text_model_")]
     return NetworkNames(name, layers_of(network), dotted, tuple(underscored))
@@ -93,7 +93,7 @@ class PipelineAdapters:
         self.scale(adapters, 0, 1)
 
     def scale(self, adapters: LoraPaths, step: int, steps: int) -> None:
-        """Set the scales of a step, counted from 0."""
+        """Set the adapters' scales in a step, counted from 0."""
         scales = [lora.scale(step, steps) for lora, _ in adapters]
         if scales != self._scales:
             self._pipeline.set_adapters(self.digests, scales)

@@ -49,7 +49,7 @@ def argument_of(field: str, pipeline: Any) -> str | None:
 def arguments(
     pipeline: Any, fields: Fields, images: Mapping[str, bytes], served: Collection[str]
 ) -> dict[str, Any]:
-    """Return the arguments of a pipeline's call.
+    """Return the arguments of a diffusers pipeline's call.
 
     Args:
         fields: one image's resolved request.
@@ -69,7 +69,7 @@ def arguments(
 
 
 def opened(pipeline: Any, fields: Fields, images: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the request's images by field, resized if the pipeline takes its size from them."""
+    """Return a request's images by field, resized if the pipeline takes its size from them."""
     files: dict[str, Any] = {
         name: open_image(images[name], name) for name in SINGLE_IMAGE_FIELDS if name in images
     }
@@ -90,7 +90,7 @@ def stand_ins(spec: ModelSpec) -> dict[str, bytes]:
 
 
 def pixels_of(output: Any) -> np.ndarray:
-    """Return a call's output as uint8 [height, width, 3]; of a video [frames, height, width, 3].
+    """Return a pipeline's output as uint8 [height, width, 3]; video [frames, height, width, 3].
 
     Raises: GenerationFailed: the checkpoint's own safety checker has blackened it.
     """

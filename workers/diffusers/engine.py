@@ -27,7 +27,7 @@ from workers.engine.uncompiled import UNSUPPORTED, Canceled, UncompiledBackend, 
 
 
 class DiffusersEngine(UncompiledBackend):
-    """Backend of one model's pipelines.
+    """Backend that generates images with one model's diffusers pipelines.
 
     Args:
         lora_files: resolves the adapters' files.
@@ -88,7 +88,7 @@ class DiffusersEngine(UncompiledBackend):
     def _called(
         self, fields: Fields, images: Mapping[str, bytes], adapters: LoraPaths, row: UncompiledRow
     ) -> EngineOutput:
-        """Call the pipeline in its thread."""
+        """Call the diffusers pipeline in its thread."""
         pipeline = self._pipeline_of({**fields, **images})
         row.times[:] = [time.perf_counter()]
         kwargs = arguments(pipeline, fields, images, self.pipeline.spec.fields)
@@ -115,7 +115,7 @@ class DiffusersEngine(UncompiledBackend):
     def _reporting(
         self, row: UncompiledRow, pipeline: Any, fields: Fields, adapters: LoraPaths
     ) -> Iterator[None]:
-        """Report the scheduler's steps as those of a row."""
+        """Report the steps of the pipeline's scheduler as those of a row."""
         size = fields["width"], fields["height"]
 
         def on_step(left: Callable[[], int], latents: Any, estimate: Any) -> None:

@@ -53,7 +53,7 @@ class LoadedPipelines:
 
     @property
     def default(self) -> Any:
-        """The pipeline of the checkpoint's first task."""
+        """Pipeline of the checkpoint's first task."""
         return next(iter(self.by_task.values()))
 
     @cached_property
@@ -65,7 +65,7 @@ class LoadedPipelines:
 
     @torch.no_grad()
     def preview(self, pipeline: Any, size: tuple[int, int], latents: Any) -> np.ndarray | None:
-        """Decode latents of an image of this size to a small preview; None: not possible."""
+        """Decode the latents of an image of this size to a small preview; None: not possible."""
         vae = getattr(pipeline, "vae", None)
         if vae is None or self.offloads or "num_frames" in parameters_of(pipeline):
             return None
@@ -108,7 +108,7 @@ def load(name: str, model: ModelSettings) -> LoadedPipelines:
 
 
 def check_finite(_decoder: Any, _latents: Any, output: Any) -> None:
-    """Check a decoder's output. Raises: GenerationFailed: it is not finite."""
+    """Check that a diffusers decoder's output is finite. Raises: GenerationFailed."""
     if not torch.isfinite(output if torch.is_tensor(output) else output[0]).all():
         raise not_finite(DECODERS["decode", IMAGE])
 

@@ -102,7 +102,7 @@ def fields_of(pipeline: Any) -> frozenset[str]:
 
 
 def _schedules(pipeline: Any, name: str) -> bool:
-    """Return whether a pipeline's scheduler reads a step list, or the noise of its steps."""
+    """Return whether a pipeline's scheduler accepts `timesteps`, `sigmas` or `eta`, as named."""
     scheduler = getattr(pipeline, "scheduler", None)
     if scheduler is None or (name == "sigmas" and "FlowMatch" not in type(scheduler).__name__):
         return False  # sigmas of others are noise levels
@@ -115,7 +115,7 @@ def _is_video(pipeline: Any) -> bool:
 
 
 def _lists_images(pipeline: Any) -> bool:
-    """Return whether several images condition one output, by the type of the argument `image`."""
+    """Return whether a pipeline accepts several images for one output."""
     image = parameters_of(pipeline).get("image")
     kind = str(image.annotation).replace("List", "list") if image else ""
     return "list[PIL.Image.Image]" in kind and "Tensor" not in kind
@@ -141,7 +141,7 @@ def _defaults(pipeline: Any, fields: frozenset[str]) -> dict[str, Any]:
 
 
 def _size(pipeline: Any) -> dict[str, int]:
-    """Return the default size, a whole multiple of what the pipeline can generate."""
+    """Return a pipeline's default size, a whole multiple of what it can generate."""
     parameters, multiple = parameters_of(pipeline), multiple_of(pipeline)
     size = {}
     for name in ("width", "height"):
@@ -163,7 +163,7 @@ def _usual_side(pipeline: Any) -> int:
 
 
 def multiple_of(pipeline: Any) -> int:
-    """Return the multiple of width and height: pixels of a latent, times latents of a patch."""
+    """Return the multiple of a pipeline's width and height: pixels of a latent, times its patch."""
     patch = _config(pipeline, "patch_size") or getattr(pipeline, "patch_size", 1)
     patch = patch[-1] if isinstance(patch, (tuple, list)) else patch
     if patch == 1 and hasattr(pipeline, "_pack_latents"):
@@ -180,7 +180,7 @@ def _factor(pipeline: Any, kind: str = "spatial") -> int:
 
 
 def _config(pipeline: Any, name: str) -> Any:
-    """Return a value of the denoising network's config; None: it has none."""
+    """Return a value of the denoising network's config in a pipeline; None: it has none."""
     network = getattr(pipeline, "transformer", None) or getattr(pipeline, "unet", None)
     return getattr(network.config, name, None) if network is not None else None
 

@@ -18,7 +18,7 @@ the latents, if the scheduler has none."""
 
 
 class StepHook:
-    """Hook of one scheduler, which reports its steps.
+    """Hook of one diffusers scheduler, which reports its steps.
 
     The scheduler gets a subclass of its class with another `step`. A pipeline may copy its
     scheduler; copies keep their state to themselves, and report nothing.
@@ -50,7 +50,7 @@ def steps_left(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _latents(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the latents after a step, and the estimate of the clean ones if there is one."""
+    """Return the latents in a scheduler's output, and the estimate of the clean ones, if any."""
     values = output if isinstance(output, tuple) else tuple(output.values())
     latents, *others = values
     clean = next((other for other in others if getattr(other, "shape", 0) == latents.shape), None)

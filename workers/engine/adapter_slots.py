@@ -67,7 +67,7 @@ class AdapterSlots:
         return len(self._free)
 
     def has(self, adapters: Sequence[RequestedLora]) -> bool:
-        """Return whether an image with these adapters can begin without a wait."""
+        """Return whether an image with these adapters can begin without waiting for pages."""
         residents = [self._residents.get(adapter.digest) for adapter in adapters]
         return all(
             adapter is not None and is_loaded(adapter) and not adapter.is_evicting
@@ -111,7 +111,7 @@ class AdapterSlots:
         return all(resident is not None and not resident.is_evicting for resident in residents)
 
     async def _make_room(self, distinct: dict[str, RequestedLora], load: Load) -> None:
-        """Return once pages are allocated for all missing adapters and their loading has begun."""
+        """Allocate bank pages for all missing adapters, and begin to load them."""
         try:
             while True:
                 missing = [
@@ -128,7 +128,7 @@ class AdapterSlots:
                 entry.is_evicting = False
 
     def _evict(self, needed: int, stay: Collection[str]) -> bool:
-        """Free `needed` pages; if that is impossible now, mark adapters for eviction.
+        """Free `needed` bank pages; if that is impossible now, mark adapters for eviction.
 
         Args:
             stay: digests of adapters to keep.

@@ -39,7 +39,7 @@ class BadMessage(ValueError):
 
 
 def packed(message: Message) -> bytes:
-    """Serialize a message; `received` is the inverse."""
+    """Serialize a message between processes; `received` is the inverse."""
     arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
     kinds = {name: [array.dtype.name, message.arrays[name].shape] for name, array in arrays.items()}
     head = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": kinds}).encode()
@@ -49,7 +49,7 @@ def packed(message: Message) -> bytes:
 
 
 def received(read: Read) -> Message:
-    """Read and parse the next message. Raises: BadMessage; errors of `read` propagate."""
+    """Read and parse the next message of a process. Raises: BadMessage; errors of `read`."""
     (size,) = HEAD.unpack(read(HEAD.size))
     if size > MAX_HEAD_BYTES:
         raise BadMessage(f"a head of {size} bytes")
@@ -70,7 +70,7 @@ def received(read: Read) -> Message:
 
 
 def element_type(name: str) -> np.dtype:
-    """Return the NumPy dtype of a name.
+    """Return the NumPy dtype of a name in a message.
 
     Raises: BadMessage: not a plain number type.
     """
@@ -84,7 +84,7 @@ def element_type(name: str) -> np.dtype:
 
 
 def length(value: Any) -> int:
-    """Validate the length of an axis. Raises: BadMessage."""
+    """Validate the length of an array axis in a message. Raises: BadMessage."""
     if type(value) is not int or value < 0:
         raise BadMessage(f"an axis of length {value!r}")
     return value

@@ -21,13 +21,13 @@ from workers.programs.bucket_programs import StepKind
 
 
 class HasSpec(Protocol):
-    """Loaded model."""
+    """Protocol of a loaded model with its spec."""
 
     spec: ModelSpec
 
 
 class Costs(Protocol):
-    """Measured costs by the queue's buckets; see `LatencyStats`."""
+    """Protocol of measured costs by the queue's buckets; see `LatencyStats`."""
 
     reported_compile_s: Mapping[str, float]
 
@@ -46,7 +46,7 @@ class Costs(Protocol):
 
 
 class TriedPrograms(Protocol):
-    """Programs that a trial has run, by step kind."""
+    """Protocol of the programs that a trial has run, by step kind."""
 
     @property
     def step_kinds(self) -> Mapping[Any, StepKind]:
@@ -54,11 +54,11 @@ class TriedPrograms(Protocol):
 
     @property
     def untried(self) -> Sequence[int]:
-        """Batch sizes without a measurement."""
+        """Return batch sizes without a measurement."""
 
 
 class Preparation(Protocol):
-    """Warm-up and trials; see `Readiness`."""
+    """Protocol of an engine's warm-up and trials; see `Readiness`."""
 
     async def warm_up(self, requests: Sequence[Fields]) -> None:
         """Compile all programs that each request needs alone."""
@@ -69,10 +69,10 @@ class Preparation(Protocol):
     async def try_out(
         self, fields: Fields, steps: int, others: asyncio.Barrier | None = None
     ) -> TriedPrograms:
-        """Run a request's first steps and decode."""
+        """Run a request's first steps and decode its image, to measure and test the programs."""
 
     async def levels(self, fields: Fields) -> int:
-        """Measure the largest difference of an image between batch layouts."""
+        """Measure the largest pixel difference of an image between batch layouts."""
 
     async def is_compiled(self, fields: Fields, images: Mapping[str, bytes]) -> bool:
         """Return whether a request's programs are all compiled."""
@@ -82,7 +82,7 @@ class Preparation(Protocol):
 
 
 class LoadedAdapters(Protocol):
-    """Adapters on the device; see `Adapters`."""
+    """Protocol of the adapters on the device; see `Adapters`."""
 
     @property
     def digests(self) -> list[str]:
@@ -94,14 +94,14 @@ class LoadedAdapters(Protocol):
 
 
 class UpscalerCosts(Protocol):
-    """Measured costs of upscaling; see `Upscalers`."""
+    """Protocol of measured costs of upscaling; see `Upscalers`."""
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """Return the measured costs."""
+        """Return the measured costs of upscaling."""
 
 
 class StepCounter(Protocol):
-    """Counter of steps, for profiles; see `StepLoop`."""
+    """Protocol of the counter of steps, for profiles; see `StepLoop`."""
 
     @property
     def load(self) -> int:
@@ -113,17 +113,17 @@ class StepCounter(Protocol):
 
 
 class Backend(Protocol):
-    """Generator of images for one model, with all that its worker uses. See `Engine`."""
+    """Generator of one model's images (protocol), with all that its worker uses. See `Engine`."""
 
     slots: int
 
     @property
     def pipeline(self) -> HasSpec:
-        """Loaded model."""
+        """Loaded model's pipeline, with its spec."""
 
     @property
     def batching(self) -> BatchSizes:
-        """Batch sizes of its steps."""
+        """Batch sizes of the backend's steps."""
 
     @property
     def place(self) -> Place:
@@ -131,19 +131,19 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> asyncio.Future[EngineFailed]:
-        """Failure of the engine; completes only when it can generate no more."""
+        """Failure of the backend; completes only when it can generate no more."""
 
     @property
     def costs(self) -> Costs:
-        """Measured costs."""
+        """Measured costs by bucket."""
 
     @property
     def readiness(self) -> Preparation:
-        """Warm-up and trials."""
+        """Warm-up and trials of the backend."""
 
     @property
     def adapters(self) -> LoadedAdapters:
-        """Adapters on the device."""
+        """Adapters on the backend's devices."""
 
     @property
     def upscalers(self) -> UpscalerCosts:
@@ -151,7 +151,7 @@ class Backend(Protocol):
 
     @property
     def step_loop(self) -> StepCounter:
-        """Counter of steps."""
+        """Counter of steps, for profiles."""
 
     async def generate(
         self,

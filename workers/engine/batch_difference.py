@@ -17,7 +17,7 @@ from workers.programs.step_latency import BatchLayout
 
 
 class MeasurementCanceled(Exception):
-    """Raised when the measurement is canceled."""
+    """End of the comparison of batch layouts because it is canceled."""
 
 
 def levels(
@@ -36,7 +36,7 @@ def levels(
         state: the row after encoding.
         given_up: once set, no further step is begun.
 
-    Raises: GivenUp.
+    Raises: MeasurementCanceled.
     """
     batch_layouts = sorted(
         {
@@ -71,7 +71,7 @@ def stepped(
 
     Other rows of a batch do not change a row's bits within one program.
 
-    Raises: GivenUp.
+    Raises: MeasurementCanceled.
     """
     row = Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
     while not row.all_sent:

@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def work(self) -> float:
-        """Mean work of the rows' next step, as a multiple of the usual step."""
+        """Mean cost of the rows' next step, as a multiple of the usual step."""
         return fmean(row.next_step.work for row in self._padded)
 
     @property
@@ -58,7 +58,7 @@ class Batch:
 
 
 def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None:
-    """Choose the longest waiting row, and as many rows of its step kind as are worthwhile.
+    """Choose the batch of the next step: the longest waiting row, and rows of the same step kind.
 
     Rows that do not fit wait longest, so they are chosen next. All rows of a step kind therefore
     advance at one pace, and step kinds alternate. None: no step can be sent.
@@ -80,7 +80,7 @@ def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None
 
 
 def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:
-    """Return the rows whose next step can be sent without a network swap that can wait.
+    """Return the rows whose next step can be sent without swapping networks.
 
     A row may need a network that is not on the device. It waits until all rows that got a slot
     before it began to wait have finished their steps with the resident network. Rows that came

@@ -132,7 +132,7 @@ class Engine:
         return await self._stages.preview(row)
 
     async def take_snapshot(self, row: Row) -> RowSnapshot:
-        """Copy a row's state for another engine, while its steps continue. Raises: EngineDied."""
+        """Copy a row's state for another engine, while its steps continue. Raises: EngineFailed."""
         return await self._stages.run("keep", self.snapshots.take, row)
 
     async def pause(self, row: Row) -> None:

@@ -34,7 +34,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def non_finite(step: int, steps: int) -> GenerationFailed:
-    """Return the failure for NaN or infinity in the latents after `step` of `steps`."""
+    """Return the error for NaN or infinity in the latents after `step` of `steps`."""
     message = (
         f"the image failed at step {step} of {steps}: its latents are not finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
@@ -51,7 +51,7 @@ DECODERS = {
 
 
 def not_finite(stage: str) -> GenerationFailed:
-    """Return the failure for NaN or infinity in a stage's output, computed from finite latents."""
+    """Return the error for NaN or infinity in a stage's output, computed from finite latents."""
     message = (
         f"the image failed in {stage}, whose output is not finite: its weights are"
         " damaged, or the model is loaded in a dtype that is too narrow for it. Its operator may"
@@ -74,7 +74,7 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
 def generation_errors(doing: str) -> Iterator[None]:
     """Convert errors inside the context to the failure of one image.
 
-    Raises: GenerationFailed; EngineDied, StoreError and UnfitSnapshot unchanged.
+    Raises: GenerationFailed; EngineFailed, StoreError and UnfitSnapshot unchanged.
     """
     try:
         yield

@@ -55,7 +55,7 @@ LATENTS, DENOISED = "['latents']", "['denoised']"
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """Finished image or video.
+    """Finished image or video of an engine, with the device time it took.
 
     `device_seconds` is its share of the batched steps plus its encoding and decoding;
     `claim_seconds` excludes the time of earlier claims.
@@ -86,7 +86,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """Request for one image.
+    """Request for one image or video from an engine.
 
     `tenant` may name adapters of its own, in addition to the operator's. `begin` is the snapshot to
     resume from; None, or a snapshot that does not fit: start at the first step.
@@ -100,7 +100,7 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class Machinery:
-    """Parts of an engine that generations share."""
+    """Parts of an engine that all generations share."""
 
     pipeline: Pipeline
     launcher: Launcher
@@ -112,7 +112,7 @@ class Machinery:
     step_loop: StepLoop
 
     async def idle(self) -> None:
-        """Wait until the work of all images, canceled ones too, has ended. Raises: EngineDied."""
+        """Wait until the work of all images, canceled ones too, has ended. Raises: EngineFailed."""
         empty: asyncio.Future[None] = self.stages.loop.create_future()
         on_empty = partial(self.stages.loop.call_soon_threadsafe, empty.set_result, None)
         self.step_loop.when_empty(on_empty)
@@ -132,11 +132,11 @@ class Generation:
         self._model = machinery.pipeline.spec.name
 
     async def run(self) -> EngineOutput:
-        """Generate the image.
+        """Generate the image or video.
 
         Raises:
             GenerationFailed: this image cannot be generated; other images are unaffected.
-            EngineDied: this process can generate no more images.
+            EngineFailed: this process can generate no more images.
             StoreError: an adapter's file cannot be fetched now.
         """
         upscale = self._request.fields.get(UPSCALE)
@@ -281,7 +281,7 @@ class Generation:
     async def _encode_and_denoise(
         self, programs: BucketPrograms, image_pass: ImagePass, begin: RowSnapshot | None
     ) -> Row:
-        """Encode a pass's request and denoise it."""
+        """Encode the request of one pass, and denoise it."""
         observer, parts = self._observer, self._parts
         with generation_errors("encoding the prompt"):
             with observer.timed(self._model, "encode"):
@@ -349,13 +349,13 @@ class Generation:
 
 
 class CompilationsOnly(Observer):
-    """Observer that passes on compilations to charge, but no stages."""
+    """Observer of a second pass that forwards compilations to charge, but no stages."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def on_compile(self, compilation: Compilation) -> None:
-        """Pass the compilation on."""
+        """Forward the compilation to the image's observer."""
         self._observer.on_compile(compilation)
 
 
@@ -401,7 +401,7 @@ async def denoise(
 
 
 def resolve(ended: asyncio.Future[Row], row: Row, failure: GenerationFailed | None) -> None:
-    """Complete the future with the row or its failure."""
+    """Complete an image's future with its row or its failure."""
     if ended.done():  # canceled in the meantime
         return
     if failure is None:

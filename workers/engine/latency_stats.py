@@ -63,7 +63,7 @@ class LatencyStats:
 
     @property
     def warm(self) -> list[str]:
-        """Compiled buckets, the most recently used first."""
+        """Buckets with compiled programs, the most recently used first."""
         return [
             b for b, shapes in reversed(self._buckets.items()) if any(map(is_warm, shapes.values()))
         ]
@@ -104,7 +104,7 @@ class LatencyStats:
 
 
 def is_warm(programs: BucketPrograms) -> bool:
-    """Return whether every program that a request needs is compiled."""
+    """Return whether every program that a request needs is compiled in memory."""
     return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
@@ -120,7 +120,7 @@ def describe(pool: str, place: Place, batching: BatchSizes) -> str:
 
 
 def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
-    """Return costs by batch size; for several layouts of one size, the one that steps use."""
+    """Return a bucket's costs by batch size; for several layouts of one size, the one in use."""
     measured = [programs for programs in shapes if programs.decode_times.median is not None]
     weights = {
         programs: sum(p.times.steps for p in programs.step_kinds.values()) for programs in measured
@@ -142,7 +142,7 @@ def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
 
 
 def _step_seconds(step_kinds: Iterable[StepKind]) -> dict[int, float]:
-    """Return step times by batch size: the mean over all step kinds measured at that size."""
+    """Return a bucket's step times by batch size: the mean over all step kinds."""
     times: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
     for step_kind in step_kinds:
         for size, seconds in _fastest(step_kind).items():

@@ -44,7 +44,7 @@ class TracedOnly(Observer):
     """Observer of an image that belongs to no job: its stages are trace spans, without metrics."""
 
     def timed(self, model: str, stage: str) -> AbstractContextManager[Span]:
-        """Return a trace span."""
+        """Return a trace span for the stage."""
         return spans.span(stage)
 
 

@@ -54,7 +54,7 @@ class ImagePass:
 
         Args:
             row: the finished row of the first pass.
-            around_s: device-seconds between the passes, in addition to the row's.
+            extra_s: device-seconds between the passes, in addition to the row's.
         """
         images = {**self.images, self.begins_with: image}
         return replace(
@@ -134,7 +134,7 @@ def position_after(draft: Sequence[Step], done: int, steps: Sequence[Step]) -> i
 
 
 def _noise_level(step: Step) -> float:
-    """Return the network's time input of a step, or its sigma."""
+    """Return the noise level of a step: the network's time input, or its sigma."""
     return float(step.values["timestep" if "timestep" in step.values else "sigma"])
 
 

@@ -22,7 +22,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Place:
-    """Devices of one engine."""
+    """Devices of one engine, and what its outputs depend on besides requests."""
 
     kind: str
     """Vendor's name of the devices."""

@@ -25,7 +25,7 @@ from workers.programs.prompt_part import Inputs
 
 @dataclass(frozen=True)
 class HostArray:
-    """Copy of a device array in host memory."""
+    """Copy in host memory of a device array, with its sharding."""
 
     array: np.ndarray
     sharding: Sharding
@@ -49,7 +49,7 @@ class PromptCache:
         self._lock = Lock()
 
     def get(self, key: Hashable) -> PyTree | None:
-        """Return an encoding on the devices; None if it is not stored."""
+        """Return a prompt's encoding on the devices; None if it is not stored."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -59,7 +59,7 @@ class PromptCache:
         return jax.tree.map(lambda leaf: jax.device_put(leaf.array, leaf.sharding), entry)
 
     def put(self, key: Hashable, encoding: PyTree) -> None:
-        """Store an encoding, and evict the least recently used ones beyond the limit."""
+        """Store a prompt's encoding, and evict the least recently used ones beyond the limit."""
         entry = jax.tree.map(lambda leaf: HostArray(np.asarray(leaf), leaf.sharding), encoding)
         size = _bytes(entry)
         if size > self.max_bytes:
@@ -72,7 +72,7 @@ class PromptCache:
                 self._bytes -= _bytes(evicted)
 
     def clear(self) -> None:
-        """Remove all encodings."""
+        """Remove all encoded prompts."""
         with self._lock:
             self._entries.clear()
             self._bytes = 0
@@ -92,7 +92,7 @@ class PromptLookup:
         self._prepared = prepared
 
     def __call__(self, inputs: Inputs, compute: Callable[[], PyTree]) -> PyTree:
-        """Return the stored encoding of these inputs, or compute and store it."""
+        """Return the stored encoding of a prompt's inputs, or compute and store it."""
         key = self._key(inputs)
         encoding = self._cache.get(key)
         self.is_hit = encoding is not None
@@ -102,7 +102,7 @@ class PromptLookup:
         return encoding
 
     def _key(self, inputs: Inputs) -> Hashable:
-        """Return the key, which covers all that the encoding depends on.
+        """Return the cache key of a prompt, which covers all that its encoding depends on.
 
         A page of the banks may hold another adapter by now, so its digest is in the key.
         """

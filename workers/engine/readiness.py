@@ -75,7 +75,7 @@ class Readiness:
         Args:
             others: barrier at which concurrent trials wait, so that their steps begin together.
 
-        Raises: GenerationFailed, EngineDied: as `Engine.generate`.
+        Raises: GenerationFailed, EngineFailed: as `Engine.generate`.
         """
         parts = self._parts
         with generation_errors("trying it out"):

@@ -47,7 +47,7 @@ class RequestPrograms:
         """Loop time from which a bucket may be looked up in files again."""
 
     async def warm_up(self, fields: Fields, prepared: PreparedRow) -> None:
-        """Compile all programs an image needs alone. Raises: the error of a required program."""
+        """Compile the programs that an image needs alone. Raises: a required program's error."""
         await self.find_stored(filter(None, [self._costs.bucket(fields)]))
         programs = self._of(fields, prepared, larger=False)
         programs.compilation.take()  # not charged to any job
@@ -142,6 +142,6 @@ class RequestPrograms:
 
 
 def log_failure(program: Future[Any]) -> None:
-    """Log the error of a larger batch that failed to compile."""
+    """Log the error of a larger batch's program that failed to compile."""
     if not program.cancelled() and (error := program.exception()):
         log.warning("this batch size does not compile and is not used: %s", error)

@@ -33,11 +33,11 @@ class ImageRow(Protocol):
 
     @property
     def to_do(self) -> int:
-        """Number of steps that this row runs in total."""
+        """Number of steps that the row runs in total."""
 
     @property
     def after_work(self) -> float:
-        """Work of a later pass's steps, as a multiple of one of this row's."""
+        """Cost of a later pass's steps, as a multiple of one of this row's."""
 
     @property
     def image_done(self) -> int:
@@ -130,7 +130,7 @@ class Row:
 
     @property
     def to_do(self) -> int:
-        """Number of steps that this row runs in total."""
+        """Number of steps that the row runs in total."""
         return len(self.steps) if self.stop_at is None else self.stop_at
 
     @property
@@ -145,18 +145,18 @@ class Row:
 
     @property
     def sendable(self) -> bool:
-        """Return whether the next step may be sent now."""
+        """Return whether the row's next step may be sent now."""
         unsure = self.retries_separately and self.sent > self.done
         return not (self.canceled or self.paused or self.all_sent or unsure)
 
     @property
     def waits_since(self) -> int:
-        """Ticket number since which the row has waited."""
+        """Ticket number since which the row has waited for a step."""
         return max(self.slot_ticket, self.ticket)
 
     @property
     def next_step(self) -> Step:
-        """The first step that has not been sent."""
+        """Index of the first step that has not been sent."""
         return self.steps[self.sent]
 
     @property
@@ -193,7 +193,7 @@ class Row:
         )
 
     def rewind(self) -> None:
-        """Discard steps sent but not verified; run the next step alone."""
+        """Discard the row's steps that were sent but not verified; run its next step alone."""
         self.state, self.sent, self.retries_separately = self.verified_state, self.done, True
         self.modulations = None  # their program may have caused the failure
         self.epoch += 1
@@ -205,7 +205,7 @@ class Row:
             on_idle()
 
     def end(self, failure: GenerationFailed | None) -> None:
-        """Remove the row from the loop; results of steps in flight are ignored."""
+        """Remove the row from the step loop; results of steps in flight are ignored."""
         self.epoch += 1
         self.modulations = None
         if not self.canceled:

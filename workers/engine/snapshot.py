@@ -48,7 +48,7 @@ class RowSnapshot:
     """Digest of the latents after each of these steps; empty in files of an earlier version."""
 
     def at_step(self, step: int | None) -> RowSnapshot:
-        """Copy for a schedule in which as many steps are done. None: its own schedule."""
+        """Return a copy for a schedule in which `step` steps are done. None: the same schedule."""
         return self if step is None else replace(self, done=step, digests=())
 
 
@@ -131,7 +131,7 @@ def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
-    """Return the changing leaves that a snapshot must contain.
+    """Return the names of changing leaves that a row's snapshot must contain.
 
     A step cache is as large as the network is wide. Without it the next step runs in full, and the
     image differs slightly.

@@ -20,7 +20,7 @@ MARKS = 16
 
 @contextmanager
 def stage(model: str, name: str) -> Iterator[Span]:
-    """Record one image's stage as a span and, unless it fails, as a metric."""
+    """Record a stage of one image as a span and, unless it fails, as a metric."""
     started = time.perf_counter()
     with spans.span(name) as span:
         yield span
@@ -43,7 +43,7 @@ class InterleavedTimer:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Time one run of a stage within the stage's span."""
+        """Time one run of a stage, within the stage's span."""
         started = time.perf_counter()
         if name not in self._spans:
             self._spans[name] = spans.begin(name)
@@ -66,7 +66,7 @@ class InterleavedTimer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """End all spans; observe metrics only if no error occurred."""
+        """End all spans of the image; observe metrics only if no error occurred."""
         for name, seconds in self._seconds.items():
             self._spans[name].set_attribute("atelier.busy_s", seconds)
             self._spans[name].end(spans.nanoseconds(self._ended[name]))

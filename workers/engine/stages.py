@@ -48,7 +48,7 @@ class Stages:
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
 
     async def run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in the stage's thread. Raises: EngineDied, or the function's error."""
+        """Run a function in the stage's thread. Raises: EngineFailed, or the function's error."""
         context = copy_context()  # logs and spans in the thread belong to this job
         work = self.loop.run_in_executor(self._threads[stage], context.run, function, *args)
         return await self.unless_failed(work)
@@ -58,12 +58,12 @@ class Stages:
         self._threads[stage].submit(function, *args)
 
     async def settled(self) -> None:
-        """Wait until all submitted functions have ended. Raises: EngineDied."""
+        """Wait until all submitted functions have ended. Raises: EngineFailed."""
         for stage in STAGES:
             await self.run(stage, lambda: None)
 
     async def unless_failed(self, work: asyncio.Future[T]) -> T:
-        """Await a future that a failed engine may never complete. Raises: EngineDied."""
+        """Await a future that a failed engine may never complete. Raises: EngineFailed."""
         either: list[asyncio.Future[Any]] = [work, self.failure]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -135,11 +135,11 @@ class Stages:
             self.failure.set_result(failure)
 
     def close(self) -> None:
-        """Accept no more functions; running ones continue to their end."""
+        """Accept no more functions in the stages' threads; running ones continue to their end."""
         for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)
 
 
 async def ready(*programs: Future[Any]) -> None:
-    """Wait for programs that other images may also await; canceling does not cancel them."""
+    """Wait for compiled programs that other images may await, too; cancels none of them."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))

@@ -42,7 +42,7 @@ canceled row starts at most one more step."""
 
 @dataclass(frozen=True)
 class StepInFlight:
-    """A batch whose step is in flight on the device."""
+    """Batch whose step is in flight on the device."""
 
     batch: Batch
     epochs: tuple[int, ...]
@@ -61,7 +61,7 @@ class StepLoop:
     Args:
         slots: maximum number of rows stepped together; further rows wait in order.
         fetch: copies an array to the host once it is computed.
-        on_death: called in the loop's thread with an error that has ended the loop itself.
+        on_failure: called in the loop's thread with an error that has ended the loop itself.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class StepLoop:
         """Pause a row: send no further step of it.
 
         Args:
-            on_still: called once, in the loop's thread, when no step of the row is in flight; never
+            on_idle: called once, in the loop's thread, when no step of the row is in flight; never
                 called for a row that has left the loop.
         """
         row.on_idle, row.paused = on_idle, True
@@ -146,7 +146,7 @@ class StepLoop:
             self._on_failure(error)
 
     def _run_once(self) -> None:
-        """Send one step if possible, then check an earlier one."""
+        """Send one batch's step if possible, then check an earlier one."""
         self._wake.clear()
         self._assign_slots()
         batch = next_batch(self._active, self._weights.resident)
@@ -197,11 +197,11 @@ class StepLoop:
         self._in_flight.append(StepInFlight(batch, epochs, states, digests, sent_at, work))
 
     def _is_present(self, batch: Batch) -> bool:
-        """Return whether the network that this step needs is on the device."""
+        """Return whether the network that the batch's step needs is on the device."""
         return batch.step_kind.expert in (None, self._weights.resident)
 
     def _load_weights(self, batch: Batch) -> list[Any]:
-        """Return the step's weights, swapped in if needed. A swap does not count as host wait."""
+        """Return the weights of a batch's step, swapping networks if needed."""
         is_present = self._is_present(batch)
         weights = self._weights.load_expert(batch.step_kind.expert)
         if not is_present:
@@ -213,7 +213,7 @@ class StepLoop:
             self._settle(self._in_flight.popleft())
 
     def _settle(self, sent: StepInFlight) -> None:
-        """Wait for a step to end, and process its results."""
+        """Wait for a batch's step to end, and process its results."""
         try:
             with TraceAnnotation(STEP):
                 digests = self._fetch(sent.digests)
@@ -239,7 +239,7 @@ class StepLoop:
             self._end(row, None)
 
     def _fail(self, batch: Batch, epochs: tuple[int, ...], error: Exception) -> None:
-        """Handle a failed batch: rows go back one step to retry alone; rows already alone end."""
+        """Handle the failed step of a batch: rows retry alone; rows that were alone end."""
         rows = [row for row, epoch in zip(batch.rows, epochs, strict=True) if row.epoch == epoch]
         if is_out_of_memory(error) and len(rows) == len(batch.rows):
             batch.step_kind.shrink(batch.batch_layout)
@@ -256,7 +256,7 @@ class StepLoop:
         row.end(failure)
 
     def _measure(self, sent: StepInFlight) -> float:
-        """Return the seconds that the device spent on this step, since the previous one ended."""
+        """Return the seconds that the device spent on a batch's step, from the previous end."""
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
@@ -265,7 +265,7 @@ class StepLoop:
         return seconds
 
     def _count_wait(self) -> None:
-        """Record host time in which the device may have idled, with no earlier step running."""
+        """Record host time in which the device may have idled, as no earlier step was running."""
         now = time.perf_counter()
         if all(sent.digests.is_ready() for sent in self._in_flight):  # type: ignore[attr-defined]
             self._meter.waited(now - max(self._free_since, self._at_work))

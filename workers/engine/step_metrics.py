@@ -49,11 +49,11 @@ class StepMetrics:
         """Steps per step kind whose FLOPs are still being counted."""
 
     def has(self, slots: int) -> None:
-        """Report the engine's number of slots."""
+        """Set the metric of the engine's number of slots."""
         metrics.slots.labels(self._model).set(slots)
 
     def set_busy_slots(self, busy: int) -> None:
-        """Report the engine's number of slots in use."""
+        """Set the metric of the engine's slots in use."""
         metrics.slots_busy.labels(self._model).set(busy)
 
     def waited(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ class StepMetrics:
         self._count(batch.step_kind, rows)
 
     def _count(self, step_kind: StepKind, rows: int) -> None:
-        """Add the FLOPs of the images' rows, without padding, once the FLOPs per step are known."""
+        """Count the FLOPs of images' rows, without padding, once those per step are known."""
         self._owed[step_kind] = self._owed.get(step_kind, 0) + rows
         if step_kind.flops is not None and is_ready(step_kind.flops):
             metrics.flops.labels(self._model).inc(
@@ -81,13 +81,13 @@ class StepMetrics:
 
 
 def layout_name(layout: Layout) -> str:
-    """Return the mesh axes larger than 1 with their sizes: `cfg=2,ulysses=4`."""
+    """Format the mesh axes larger than 1 with their sizes: `cfg=2,ulysses=4`."""
     sizes = [f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1]
     return ",".join(sizes) or WHOLE
 
 
 def rate(model: str, devices: Iterable[jax.Device]) -> None:
-    """Report the slice's peak FLOPs per second, if known for all of its chips."""
+    """Export the slice's peak FLOPs per second, if known for all of its chips."""
     chips = [known_chip(device) for device in devices]
     rated = [chip.peak_flops for chip in chips if chip is not None]
     if rated and len(rated) == len(chips):
@@ -95,7 +95,7 @@ def rate(model: str, devices: Iterable[jax.Device]) -> None:
 
 
 def report_memory(devices: Iterable[jax.Device]) -> None:
-    """Report the memory in use on this process's devices. Callable from any thread."""
+    """Export the memory in use on this process's devices. Callable from any thread."""
     for device in devices:
         stats = device.memory_stats() or {}
         for kind, name in metrics.MEMORY_KINDS.items():

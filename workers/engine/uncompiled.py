@@ -42,7 +42,7 @@ MAX_BUCKETS = 32
 
 
 class ImageCosts:
-    """Measured times of each bucket: medians of the latest images."""
+    """Measured times of each bucket's images: medians of the latest ones."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
@@ -53,7 +53,7 @@ class ImageCosts:
 
     @property
     def available(self) -> tuple[str, ...]:
-        """Buckets that were generated: like all others, they need no compilation."""
+        """Buckets whose images were generated: like all others, they need no compilation."""
         return tuple(self._times)
 
     def is_compiled(self, bucket: str) -> bool:
@@ -66,7 +66,7 @@ class ImageCosts:
         return self._spec.bucket(fields) if has_all else None
 
     def record(self, fields: Fields, times: Sequence[float]) -> None:
-        """Record an image. Callable from any thread.
+        """Record the times of an image. Callable from any thread.
 
         Args:
             times: start of the call, end of each step, end of the call.
@@ -107,14 +107,14 @@ class ImageCosts:
 
 
 class NoPrograms:
-    """Programs of a trial: none, so that no batch size is left to try."""
+    """Programs of a trial without compilation: none, so that no batch size is left to try."""
 
     step_kinds: Mapping[str, StepKind] = {}
     untried: Sequence[int] = ()
 
 
 class TrialRuns:
-    """Warm-up by trials of the first requests.
+    """Warm-up of a backend without compilation, by trials of the first requests.
 
     Args:
         run: runs the first steps of a request.
@@ -132,7 +132,7 @@ class TrialRuns:
     async def try_out(
         self, fields: Fields, steps: int, others: asyncio.Barrier | None = None
     ) -> NoPrograms:
-        """Run a request's first steps and decode. Raises: GenerationFailed, EngineFailed."""
+        """Run a request's first steps and decode it. Raises: GenerationFailed, EngineFailed."""
         await self._run(fields, steps)
         return NoPrograms()
 
@@ -152,12 +152,12 @@ class NoUpscalers:
     """Upscalers of a model without any."""
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """Return no costs."""
+        """Return no costs of upscaling."""
         return {}
 
 
 class NoSteps:
-    """Steps that JAX's profiler can record: none."""
+    """Step counter of a backend whose steps JAX's profiler cannot record: always zero."""
 
     load = settled = 0
 
@@ -189,28 +189,28 @@ class UncompiledRow:
 
     @property
     def image_done(self) -> int:
-        """Finished steps: there is one pass."""
+        """Finished steps of the image, which has one pass."""
         return self.done
 
     @property
     def image_steps(self) -> int:
-        """All steps: there is one pass."""
+        """All steps of the image, which has one pass."""
         return self.to_do
 
     @property
     def all_sent(self) -> bool:
-        """Return whether the last step has begun."""
+        """Return whether the image's last step has begun."""
         return self.done >= self.to_do
 
     def end(self) -> None:
-        """Record the end of the call; a preview that is still requested is none."""
+        """Record the end of the image's call; a preview that is still requested is none."""
         self.is_ended = True
         if wanted := self.preview:
             self.preview = None
             show(wanted, lambda: None)
 
     def advance(self, is_finite: bool, decode: Callable[[], np.ndarray | None]) -> None:
-        """Record a step.
+        """Record a finished step of the image.
 
         Args:
             is_finite: whether its latents are.
@@ -233,7 +233,7 @@ class UncompiledRow:
 
 
 def show(wanted: Future[np.ndarray | None], decode: Callable[[], np.ndarray | None]) -> None:
-    """Complete a requested preview, with the error if decoding fails, unless it was canceled."""
+    """Complete a requested preview, or its error if decoding fails, unless it was canceled."""
     if not wanted.set_running_or_notify_cancel():
         return
     try:
@@ -268,7 +268,7 @@ class UncompiledBackend:
         metrics.slots.labels(spec.name).set(1)
 
     async def in_thread(self, function: Callable[[], T], row: UncompiledRow | None = None) -> T:
-        """Run a function in the backend's thread, after those before it; cancel a row with it.
+        """Run a function in the backend's thread, after earlier ones; cancel a row with it.
 
         Raises: GenerationFailed; EngineFailed: the device can be used no more.
         """

@@ -39,7 +39,7 @@ Pixels = UInt8[np.ndarray, "h w 3"]
 
 
 class TilePrograms:
-    """Compiled programs of one upscaler, by the tile's shape. Callable from any thread."""
+    """Compiled programs of one upscaler, by tile shape. Callable from any thread."""
 
     def __init__(self, model: str, loaded: LoadedUpscaler) -> None:
         self.loaded = loaded
@@ -62,13 +62,13 @@ class TilePrograms:
         return upscaled_tile
 
     def warm_up(self) -> None:
-        """Compile the program of whole tiles, and time it."""
+        """Compile the upscaler's program for whole tiles, and time it."""
         side = self.loaded.spec.tile
         for _ in range(TRIALS):
             self.upscale(np.zeros((side, side, 3), np.uint8))
 
     def seconds(self, height: int, width: int) -> float:
-        """Return the seconds that an image takes without interruption."""
+        """Return the seconds that upscaling an image takes without interruption."""
         return tiles_of(width, height, self.loaded.spec) * (self.times.median or 0.0)
 
     def _of(self, shape: tuple[int, ...]) -> Program:
@@ -108,7 +108,10 @@ class Upscaling:
         return (partial(self._upscale_tile, *tile) for tile in self._canvas.tiles())
 
     def _upscale_tile(self, row: int, column: int) -> None:
-        """Upscale one tile into the canvas. Raises: GenerationFailed: the tile is not finite."""
+        """Upscale one tile of the image into the canvas.
+
+        Raises: GenerationFailed: it is not finite.
+        """
         upscaled_tile = self._programs.upscale(self._canvas.read(row, column))
         if not np.isfinite(upscaled_tile).all():
             raise not_finite("the upscaler")
@@ -124,7 +127,7 @@ class Upscaling:
 
 
 class Upscalers:
-    """Upscalers of an engine, by name."""
+    """Upscalers of an engine, by name, which enlarge finished images."""
 
     def __init__(self, spec: ModelSpec, loaded: Mapping[str, LoadedUpscaler]) -> None:
         self._programs = {
@@ -142,15 +145,15 @@ class Upscalers:
         return Upscaling(self._programs[options["name"]], pixels, options["scale"])
 
     def seconds(self, options: Mapping[str, Any] | None, shape: Sequence[int]) -> float:
-        """Return the seconds that an image takes without interruption; 0 without options."""
+        """Return the seconds that upscaling an image takes uninterrupted; 0 without options."""
         return self._programs[options["name"]].seconds(*shape[:2]) if options else 0.0
 
     def loaded(self, name: str) -> LoadedUpscaler:
-        """Return the loaded upscaler of that name."""
+        """Return the loaded upscaler with that name."""
         return self._programs[name].loaded
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """Return the cost of a tile of each upscaler, as a bucket of its own."""
+        """Return the cost of a tile of each upscaler, as a bucket of the queue."""
         return {
             CostKey(BUCKET + name, layout, 1): CostRow(
                 step_s=seconds, encode_s=0.0, decode_s=0.0, devices=devices

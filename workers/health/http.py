@@ -63,7 +63,7 @@ class HealthPage(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection and remove it from the open ones."""
+        """Close a health connection and remove it from the open ones."""
         with self._lock:
             if request in self._open:
                 self._open.remove(request)
@@ -75,13 +75,13 @@ class HealthPage(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of GET and HEAD requests on one connection."""
+    """Handler of GET and HEAD requests for health and metrics, on one connection."""
 
     server: HealthPage
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
-        """Answer a GET request; the query string is ignored."""
+        """Answer a GET request for health or metrics; the query string is ignored."""
         match self.path.partition("?")[0]:
             case "/healthz":
                 self._report(self.server.liveness.failure_reason)

@@ -80,27 +80,27 @@ class Liveness:
         return next((f"{model}: {reason}" for model, reason in reasons if reason), None)
 
     def waits(self, reason: str) -> None:
-        """Record that the process waits for Redis, before or after loading."""
+        """Set the process's state to waiting for Redis, before or after loading."""
         self._reason = f"{WAITING}: {reason}"
 
     def loads(self) -> None:
-        """Record that the model is being loaded."""
+        """Set the process's state to loading the model."""
         self._reason = LOADING
 
     def warms_up(self) -> None:
-        """Record that the warm-up has begun."""
+        """Set the process's state to warming up."""
         self._reason = WARMING_UP
 
     def refuses(self, reason: str) -> None:
-        """Record that the process will never take jobs."""
+        """Set the process's state to never accepting jobs."""
         self._reason = reason
 
     def serves(self) -> None:
-        """Record that the worker takes jobs."""
+        """Set the process's state to accepting jobs."""
         self._reason = None
 
     def drains(self) -> None:
-        """Record that the worker takes no more jobs."""
+        """Set the process's state to draining: it accepts no more jobs."""
         self._reason = DRAINING
 
     @property
@@ -109,13 +109,13 @@ class Liveness:
         return self._unclaimed is not None
 
     def claims(self) -> None:
-        """Record that a claim begins."""
+        """Record that a claim call begins, whose silence indicates a hang."""
         self.claims_begun += 1
         self._claims_since = self._free_since = self._clock()
         self._unclaimed = None
 
     def rests(self) -> None:
-        """Record that no claim is pending: the worker waits for capacity or runs jobs."""
+        """Record that no claim call is pending: the worker waits for capacity or runs jobs."""
         self._claims_since = None
 
     async def check_claims(
@@ -143,7 +143,7 @@ class Liveness:
         )
 
     async def beat(self) -> None:
-        """Record, until canceled, that the event loop runs."""
+        """Record regularly, until canceled, that the event loop runs."""
         while True:
             self._beat_at = self._clock()
             await asyncio.sleep(BEAT_S)

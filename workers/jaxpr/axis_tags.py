@@ -13,7 +13,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tag:
-    """Split axes of one value. A value that depends only on weights is a weight, too."""
+    """Split axes of one value in a traced program. Values computed from weights are weights."""
 
     sizes: Sizes = field(default_factory=dict)
     """Axes that an activation may be split over, with their sizes."""
@@ -29,7 +29,7 @@ class Tag:
 
 
 def activation(tags: Iterable[Tag]) -> Tag:
-    """Return the tag of a value computed from these: it is split wherever an input is."""
+    """Return the tag of a value computed from tagged values: split wherever an input is."""
     activations = [tag for tag in tags if not tag.is_weight]
     sizes = union(*(tag.sizes for tag in activations))
     return Tag(sizes, logits=any(tag.logits for tag in activations))
@@ -45,7 +45,7 @@ def union(*sizes: Sizes) -> Sizes:
 
 
 def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
-    """Return the tag after a sharding constraint; an unbatched value may lose its row axis."""
+    """Return a value's tag after a sharding constraint; unbatched values may lose the row axis."""
     if tag.is_weight:
         return Tag(dims=axes)
     sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis is not None}
@@ -53,7 +53,7 @@ def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
 
 
 def reshaped(dims: Axes, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
-    """Return a weight's axes after a reshape; a split dimension's axis moves to its first part."""
+    """Return a weight's axes after a reshape; a split dimension's axis moves to the first part."""
     result: list[str | None] = []
     left = [(size, axis) for size, axis in zip(before, dims, strict=True) if size != 1]
     place, covered = 0, 1

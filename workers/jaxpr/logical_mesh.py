@@ -13,7 +13,7 @@ from models.parallel.axis_rules import TABLE, Axes, Layout, MeshAxes, abstract_m
 
 
 class Logical(Layout):
-    """Layout that maps each logical axis to the mesh axis of the same name."""
+    """Layout for tracing that maps each logical axis to a mesh axis of the same name."""
 
     def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
         """Return the logical axes themselves as mesh axes."""
@@ -30,6 +30,6 @@ def logical_layout() -> Layout:
 
 
 def axes_of(spec: PartitionSpec, rank: int) -> Axes:
-    """Return the logical axis of each dimension of a partition spec."""
+    """Return the logical axis of each dimension in a partition spec."""
     names = [entry[0] if isinstance(entry, tuple) else entry for entry in spec]
     return (*names, *(None,) * (rank - len(names)))

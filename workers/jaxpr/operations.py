@@ -28,7 +28,7 @@ INSIDE = ("heads", "mlp")
 
 @dataclass(frozen=True)
 class Op:
-    """Product or convolution. FLOPs and bytes of all devices together."""
+    """Matrix product or convolution in a traced program, with FLOPs and bytes of all devices."""
 
     kind: Kind
     flops: float
@@ -41,7 +41,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Communication caused by a split axis. Bytes of all devices together."""
+    """Communication caused by a split axis, with bytes of all devices."""
 
     kind: Literal["attention", "reduce", "halo", "output"]
     on: str
@@ -56,7 +56,7 @@ class Exchange:
 
 @dataclass
 class Work:
-    """Operations and communication of one program, each with its number of executions."""
+    """Operations and communication of one traced program, each with its number of executions."""
 
     ops: Counter[Op] = field(default_factory=Counter)
     exchanges: Counter[Exchange] = field(default_factory=Counter)
@@ -155,13 +155,13 @@ class _Walk:
         yield from results
 
     def _while(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Count the body once: the number of iterations is unknown."""
+        """Count a `while` loop's body once: the number of iterations is unknown."""
         params = equation.params
         body = params["body_jaxpr"].jaxpr
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Count one branch only: that of most work, as a step cache may have to run all blocks."""
+        """Count the most expensive branch of a `cond`: a step cache may have to run all blocks."""
         walks = [_Walk(Work(), self.least) for _ in chosen_branches(equation)]
         results = [
             walk.run(branch.jaxpr, tags[1:], times)
@@ -201,7 +201,7 @@ class _Walk:
     _squeeze = _reshape
 
     def _dynamic_slice(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Keep the tag of a layer that is looked up in a stack of weights."""
+        """Keep the tag of a layer's weights that are sliced out of a stack."""
         yield tags[0] if tags[0].is_weight else activation(tags[:1])
 
     def _dot_general(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
@@ -235,7 +235,7 @@ class _Walk:
     def _product(
         self, equation: Any, tags: list[Tag], flops: float, batched: int, times: int
     ) -> Tag:
-        """Count a product of two activations: attention's first or second, or a small one."""
+        """Count a product of two activations: attention's first or second, or a small product."""
         left, right = (atom.aval for atom in equation.invars)
         out = equation.outvars[0].aval
         sizes = dict(union(tags[0].sizes, tags[1].sizes))

@@ -55,7 +55,7 @@ def peak(jaxpr: Any, tags: Mapping[Any, Tag]) -> Live:
 
 
 def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
-    """Return the index of the last equation that needs each value; results live to the end."""
+    """Return the index of the last equation that reads each value; results live to the end."""
     last = {var: len(jaxpr.eqns) for var in _variables(jaxpr.outvars)}
     for at in reversed(range(len(jaxpr.eqns))):
         equation = jaxpr.eqns[at]
@@ -67,7 +67,7 @@ def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
 
 
 def _written(jaxpr: Any) -> set[Any]:
-    """Return the values that are in memory: results and operands of unfusable equations."""
+    """Return a jaxpr's values that are in memory: results and operands of unfusable equations."""
     written = set(_variables(jaxpr.outvars))
     for equation in jaxpr.eqns:
         if _is_heavy(equation):

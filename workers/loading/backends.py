@@ -32,7 +32,7 @@ NATIVE_POOL = (
 
 
 def backend_of(model: ModelSettings) -> Backend:
-    """Return the generator of a model's images, for `auto` from its checkpoint's index alone.
+    """Return the backend that generates a model's images; `auto` reads its checkpoint's index.
 
     A checkpoint without a readable index counts as native, whose loader reports it.
     """
@@ -48,7 +48,7 @@ def backend_of(model: ModelSettings) -> Backend:
 
 
 def check(pool_name: str, pool: PoolSettings, model: ModelSettings) -> None:
-    """Verify that diffusers is installed and can serve a model as its settings say.
+    """Verify that diffusers is installed and can serve a model with these settings.
 
     Raises: ConfigError: names the package or the setting.
     """

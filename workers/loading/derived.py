@@ -82,7 +82,7 @@ def derived_loras(
 
 
 def _adapter_only(configured: ConfiguredLora) -> ConfiguredLora:
-    """Return an adapter; unusable if it is an embedding, which no model consists of."""
+    """Return an adapter; mark it unusable if it is an embedding, which no model consists of."""
     if not configured.lora.vectors:
         return configured
     return refused(configured, "it is an embedding, not an adapter; name it in [embeddings]")

@@ -101,7 +101,7 @@ def of_activations(
 
 
 def _once(splits: Sequence[Split], layout: Layout) -> Iterator[str]:
-    """Yield a line per activation, without consecutive duplicates."""
+    """Yield a line per activation split, without consecutive duplicates."""
     before = None
     for split in splits:
         if split != before:

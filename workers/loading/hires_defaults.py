@@ -49,7 +49,7 @@ def _wrong(spec: ModelSpec) -> Iterator[OptionError]:
 
 
 def _unserved(hires: Mapping[str, Any], spec: ModelSpec) -> Iterator[OptionError]:
-    """Yield errors of the second pass: unsupported size, steps or strength."""
+    """Yield errors of hires defaults' second pass: unsupported size, steps or strength."""
     fields = {**spec.defaults, "strength": STRENGTH}
     multiple, enlargers = spec.limits.size_multiple_px, spec.enlargers
     fields[FIELD] = with_defaults(hires, fields, multiple, enlargers)

@@ -105,7 +105,10 @@ def _with(
     devices: Sequence[jax.Device],
     taken_bytes: int,
 ) -> ChosenLayout:
-    """Choose the layout for one residency. Raises: NothingFits, ValueError: as `choose`."""
+    """Choose the layout for one placement of networks.
+
+    Raises: NothingFits, ValueError: as `choose`.
+    """
     hosts = len({device.process_index for device in devices})
     devices_per_host, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
     chip = replace(chip, memory_bytes=chip.memory_bytes - taken_bytes)
@@ -168,7 +171,7 @@ def _soonest(
 
 
 def table_of(rows: Mapping[str, Sequence[str]]) -> Table:
-    """Return the sharding table with the rows of the settings.
+    """Return the sharding table, with the rows of the settings in place of its own.
 
     `context` stands for both of its mesh axes.
 

@@ -79,7 +79,7 @@ def configured_loras(
 
 
 def refused(configured: ConfiguredLora, reason: str) -> ConfiguredLora:
-    """Return an adapter as unusable; log the reason."""
+    """Mark an adapter as unusable, and log the reason."""
     log.warning("%s cannot be used: %s", configured.lora.name, reason)
     lora = configured.lora.model_copy(update={"digest": "", "error": reason})
     return replace(configured, lora=lora, path=None)
@@ -114,7 +114,7 @@ def configured_lora(
 
 
 def _check_room(lora: Lora, spec: ModelSpec) -> None:
-    """Verify that its rank fits an image's pages. Raises: AdapterError."""
+    """Verify that an adapter's rank fits an image's pages. Raises: AdapterError."""
     if lora.pages > spec.lora_pages:
         raise AdapterError(
             f"rank {lora.rank} takes {lora.pages} pages, and models.{spec.name}.lora_pages allows "
@@ -125,7 +125,7 @@ def _check_room(lora: Lora, spec: ModelSpec) -> None:
 def _facts_of(
     path: Path, settings: LoraSettings, spec: ModelSpec, names: Names, facts: Executables
 ) -> Mapping[str, Any]:
-    """Return digest, size, rank and networks of a file after validating all of it."""
+    """Return digest, size, rank and networks of an adapter's file after validating all of it."""
     stat = path.stat()
     identity = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.expert)
 

@@ -171,7 +171,7 @@ def set_up(
 
 
 def set_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
-    """Set the flags and the precision of a pool for a chip. Raises: ConfigError."""
+    """Set the XLA flags and the matmul precision of a pool for a chip. Raises: ConfigError."""
     check_flags(pool, model, chip, family)
     wanted = xla_flags.of_settings(pool.flags, chip, family, model.batching)
     for variable, value in xla_flags.environment(wanted, os.environ).items():

@@ -49,19 +49,19 @@ class PoolModel:
 
 
 class ServedModel(Protocol):
-    """Loaded model of a process, whatever generates its images."""
+    """Protocol of a loaded model of a process, whichever backend generates its images."""
 
     @property
     def pool(self) -> PoolSettings:
-        """Settings of its pool, reduced to this model."""
+        """Settings of the model's pool, reduced to this model."""
 
     @property
     def model(self) -> ModelSettings:
-        """Settings of the model."""
+        """Settings of the served model."""
 
     @property
     def pipeline(self) -> Any:
-        """Loaded pipeline, with its `spec`."""
+        """Loaded pipeline of the model, with its `spec`."""
 
     @property
     def trial_s(self) -> Sequence[float]:
@@ -70,7 +70,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True)
 class DiffusersModel:
-    """Model loaded by diffusers."""
+    """Model whose images diffusers generates."""
 
     pool: PoolSettings
     model: ModelSettings
@@ -80,7 +80,7 @@ class DiffusersModel:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Model loaded onto its slice."""
+    """Model loaded natively onto its mesh slice."""
 
     pool: PoolSettings
     model: ModelSettings
@@ -235,7 +235,7 @@ def _leaving_room(
     folder: ModelExecutables | None,
     extra_bytes: int,
 ) -> MeshSlice:
-    """Plan the first model with a shape that leaves memory for the others."""
+    """Plan the first model of a pool with a shape that leaves memory for the others."""
     first, taken = models[0], extra_bytes
     for _ in range(LAYOUTS_TRIED):
         opened = loading.plan_slice(name, first.pool, first.model, devices, folder, taken)
@@ -253,7 +253,7 @@ def _after(
     shape: MeshShape,
     devices: Sequence[jax.Device],
 ) -> int:
-    """Return the minimum bytes per device of the models after `index`, minus shareable weights."""
+    """Return the minimum bytes per device of later models, without weights that can be shared."""
     return sum(
         _least(models[later], sketches[later], shape, devices)
         - _alike(sketches, later, shape, models[0].pool)
@@ -272,7 +272,7 @@ def _least(
 
 
 def _alike(sketches: Sequence[Sketch], index: int, shape: MeshShape, pool: PoolSettings) -> int:
-    """Return the bytes per device of weights that equal those of an earlier model in shape."""
+    """Return the bytes per device of weights whose shapes equal those of an earlier model."""
     layout = abstract_layout(shape, table_of(pool.table))
     earlier: Counter[Weight] = Counter()
     for before in sketches[:index]:

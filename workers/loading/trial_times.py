@@ -30,7 +30,7 @@ def trial_s(
     devices: Sequence[jax.Device],
     dtype: str,
 ) -> tuple[float, ...]:
-    """Estimate each request's trial: `TRIALS` runs of each step kind, and one of every other pass.
+    """Estimate each warm-up request's trial: some runs of each step kind, one of other passes.
 
     Args:
         sketches: traces of the requests.

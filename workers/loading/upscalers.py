@@ -94,7 +94,7 @@ def upscalers_for(settings: Settings, spec: ModelSpec) -> dict[str, UpscalerSett
 
 
 def _is_served(name: str, model: ModelSettings, by: str) -> bool:
-    """Return whether the workers of a model serve this one, too."""
+    """Return whether the workers of one model also serve another."""
     return name == by or (model.is_served_by_base and model.base == by)
 
 
@@ -104,7 +104,7 @@ def load_upscalers(
     """Load a model's upscalers onto one device, and add them to its spec.
 
     Args:
-        held: upscalers that the process has loaded already; updated.
+        cache: upscalers that the process has loaded already; updated.
 
     Raises: ConfigError, CheckpointError: one is unusable; states the reason.
     """

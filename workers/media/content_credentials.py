@@ -62,7 +62,7 @@ def _bytes(name: str, path: Path) -> bytes:
 
 
 def _algorithm(key: bytes, certificates: bytes) -> str:
-    """Return the name of a key's algorithm.
+    """Return the name of a signing key's algorithm.
 
     Raises: ConfigError: the key does not match the certificates, or either is unusable.
     """
@@ -88,7 +88,7 @@ def _algorithm(key: bytes, certificates: bytes) -> str:
 
 
 def _name_of(key: Any) -> str:
-    """Return C2PA's name of a key's algorithm. Raises: ConfigError: unsupported."""
+    """Return C2PA's name of a signing key's algorithm. Raises: ConfigError: unsupported."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     if isinstance(key, ec.EllipticCurvePrivateKey):
@@ -103,7 +103,7 @@ def _name_of(key: Any) -> str:
 
 
 class _Signer:
-    """Signs files one at a time, because the library's signer is not thread-safe."""
+    """Signer of files with Content Credentials, one at a time: the library is not thread-safe."""
 
     def __init__(self, c2pa: Any, signer: Any) -> None:
         self._c2pa = c2pa
@@ -122,7 +122,7 @@ class _Signer:
 
 
 def manifest(source: str) -> dict[str, Any]:
-    """Return the manifest of a file with this digital source type."""
+    """Return the C2PA manifest of a file with this digital source type."""
     name, _, version = generator().partition(" ")
     program = {"name": name} | ({"version": version} if version else {})
     action = {"action": "c2pa.created", "digitalSourceType": source, "softwareAgent": program}

@@ -73,14 +73,14 @@ def sheets_of(frames: np.ndarray) -> dict[str, bytes]:
 
 
 def _small(frame: np.ndarray, side_px: int) -> np.ndarray:
-    """Return the frame, shrunk so that its longest side is at most `side_px`."""
+    """Return a video frame, shrunk so that its longest side is at most `side_px`."""
     small = Image.fromarray(frame)
     small.thumbnail((side_px, side_px), Image.Resampling.LANCZOS)
     return np.asarray(small)
 
 
 def _sheet(frames: np.ndarray) -> np.ndarray:
-    """Return evenly spaced frames, row by row; the rest of the last row is black."""
+    """Return the sprite sheet of a video: evenly spaced frames, row by row, padded with black."""
     count = min(len(frames), COLUMNS * ROWS)
     chosen = np.linspace(0, len(frames) - 1, count).round().astype(int)
     tiles = [_small(frames[number], TILE_PX) for number in chosen]

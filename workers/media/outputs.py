@@ -157,7 +157,7 @@ def _clip(
 
 
 def _digest(pixels: np.ndarray) -> str:
-    """Return the digest of pixels; of opaque ones without their alpha, as readers of files do."""
+    """Return the digest of an output's pixels; an opaque alpha channel is ignored."""
     if pixels.shape[-1] == len("RGBA") and (pixels[..., 3] == OPAQUE).all():
         pixels = pixels[..., :3]
     return hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()

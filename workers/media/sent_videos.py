@@ -42,7 +42,7 @@ BROKEN = "is broken and cannot be decoded (it breaks the decoder)"
 
 @dataclass(frozen=True)
 class Video:
-    """A file of a request's video: the whole video, or the image of one frame."""
+    """File of a request's input video: the whole video, or the image of one frame."""
 
     path: str
     data: bytes
@@ -107,7 +107,7 @@ class SentVideos:
         )
 
     def _breaking(self, videos: list[Video]) -> str:
-        """Return the field of the largest file, if the child crashed without naming one."""
+        """Return the field of the largest video, if the child crashed without naming one."""
         return field_of(max(videos, key=lambda video: len(video.data)).path)
 
     def _explanation(self, code: int | None) -> str:
@@ -127,7 +127,7 @@ def videos_of(
 
 
 def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:
-    """Yield the path of each frame; a video's frames extend its path: `pose_video.0` and so on."""
+    """Yield the path of each decoded frame, which extends its video's: `pose_video.0`."""
     for video, count in zip(videos, counts, strict=True):
         if video.path in VIDEO_FIELDS:
             yield from (f"{video.path}.{index}" for index in range(count))
@@ -138,7 +138,7 @@ def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:
 async def _request(
     child: Process, videos: list[Video]
 ) -> tuple[list[bytes], dict[str, Any] | None]:
-    """Return all frames and the child's answer; None: the child has exited."""
+    """Return all frames and the answer of a decoding process; None: the process has exited."""
     assert child.stdin is not None and child.stdout is not None
     header = {"videos": [video.header for video in videos]}
     data = await asyncio.to_thread(packed, header, *(video.data for video in videos))

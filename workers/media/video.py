@@ -47,14 +47,14 @@ SOUND_CODECS = {"mp4": "aac", "webm": "libopus"}
 
 @dataclass(frozen=True)
 class Sound:
-    """Sound as a waveform with its sample rate."""
+    """Sound of a video: a waveform with its sample rate."""
 
     samples: np.ndarray
     """float32 [channels, samples], of -1 to 1."""
     rate_hz: int
 
     def lasting(self, seconds: float) -> Sound:
-        """Return the sound cut, or padded with silence, to that length."""
+        """Return the sound cut or padded with silence to that length."""
         count = round(seconds * self.rate_hz)
         samples = self.samples[:, :count]
         return Sound(np.pad(samples, ((0, 0), (0, count - samples.shape[1]))), self.rate_hz)
@@ -148,7 +148,7 @@ def _video(
 
 
 def _add_track(container: Any, sound: Sound, codec: str) -> Any:
-    """Add a sound stream to a container that is being written.
+    """Add a sound stream to a video container that is being written.
 
     Raises: ValueError: more than two channels.
     """
@@ -234,7 +234,7 @@ def _webp(frames: np.ndarray, fps: float, quality: int) -> bytes:
 
 
 def _animation(images: Sequence[Image.Image], format: str, **options: Any) -> bytes:
-    """Save images as an animation that repeats forever."""
+    """Save images as an animated file that repeats forever."""
     file = io.BytesIO()
     images[0].save(file, format, save_all=True, append_images=images[1:], loop=0, **options)
     return file.getvalue()

@@ -31,7 +31,7 @@ LENGTH_BYTES = 8
 
 
 def main(max_pixels: int, cpu_s: float) -> None:
-    """Decode the files on standard input; SIGPROF kills the process if one exceeds `cpu_s`.
+    """Decode the videos on standard input; SIGPROF kills the process if one exceeds `cpu_s`.
 
     Args:
         max_pixels: maximum pixels of a frame.
@@ -58,7 +58,7 @@ def main(max_pixels: int, cpu_s: float) -> None:
 
 
 def write_frames(file: bytes, video: dict[str, Any], max_pixels: int) -> int:
-    """Write the frames of a file; return their number. Raises: ImageFileError."""
+    """Write the scaled frames of a video file; return their number. Raises: ImageFileError."""
     count = 0
     for png in scaled(file, video, max_pixels):
         count += 1
@@ -69,7 +69,7 @@ def write_frames(file: bytes, video: dict[str, Any], max_pixels: int) -> int:
 
 
 def scaled(file: bytes, video: dict[str, Any], max_pixels: int) -> Iterator[bytes]:
-    """Yield a file's frames, scaled, as uncompressed PNGs.
+    """Yield a video file's frames, scaled, as uncompressed PNGs.
 
     Raises: ImageFileError.
     """

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionLost(ConnectionError):
-    """Error of a peer that has exited or is unreachable."""
+    """Error of a peer process of the slice that has exited or is unreachable."""
 
 
 class Connection:
-    """Message connection over a connected socket.
+    """Connection between two processes of a slice, over a connected socket.
 
     Args:
         peer: name of the other end in messages.
@@ -38,14 +38,14 @@ class Connection:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send a message to the other process of the slice.
+        """Send a message to the peer process.
 
         Raises: ConnectionLost.
         """
         self.send_packed(packed(message))
 
     def send_packed(self, data: bytes) -> None:
-        """Send an already packed message. Raises: ConnectionLost."""
+        """Send an already serialized message to the peer process. Raises: ConnectionLost."""
         try:
             with self._sending:
                 self._socket.sendall(data)
@@ -53,7 +53,7 @@ class Connection:
             raise ConnectionLost(f"{self.peer} cannot be reached: {error}") from error
 
     def receive(self) -> Message:
-        """Wait for the next message of the other process. Raises: ConnectionLost."""
+        """Wait for the next message of the peer process. Raises: ConnectionLost."""
         try:
             return received(self._read)
         except TimeoutError as error:
@@ -63,7 +63,7 @@ class Connection:
             raise ConnectionLost(f"the connection to {self.peer} is lost: {error}") from error
 
     def close(self) -> None:
-        """Close the connection; pending receives of both ends fail."""
+        """Close the connection to the peer process; pending receives of both ends fail."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
@@ -86,7 +86,10 @@ def listen(
     on_message: Callable[[Message], None],
     on_lost: Callable[[ConnectionLost], None],
 ) -> threading.Thread:
-    """Start a thread that passes each message to `on_message`, and the final error to `on_lost`."""
+    """Start a thread that passes each message of a connection to `on_message`.
+
+    The thread passes the final error to `on_lost`.
+    """
 
     def run() -> None:
         try:
@@ -115,7 +118,7 @@ def beat(
 
 
 def started(run: Callable[[], None], name: str) -> threading.Thread:
-    """Start a daemon thread and return it."""
+    """Start a daemon thread that runs a function, and return it."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread

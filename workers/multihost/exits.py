@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 
 def exit_now(code: int, why: object) -> NoReturn:
-    """Exit immediately without cleanup: threads may wait forever for a device of a lost host."""
+    """Exit this process immediately without cleanup: threads may wait for a lost host's device."""
     log.error("this process exits: %s", why)
     _exit(code)
 
 
 def exit_within(seconds: float, code: int) -> None:
-    """Exit after that time, unless the process has ended by then.
+    """Exit this process after that time, unless it has ended by then.
 
     A thread may be in a step, a compilation or a video that takes minutes, and Python would wait
     for it.
@@ -35,7 +35,7 @@ def exit_within(seconds: float, code: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, why: str) -> Iterator[None]:
-    """Exit after that time, unless the context has closed by then."""
+    """Exit this process after that time, unless the context has closed by then."""
     timer = threading.Timer(seconds, exit_now, [1, why])
     timer.daemon = True
     timer.start()
@@ -66,7 +66,7 @@ def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _exit_on_signal(ours: socket.socket, theirs: socket.socket) -> None:
-    """Exit on SIGTERM; Python writes each signal's number to the socket. Keeps `theirs` open."""
+    """Exit on SIGTERM, whose number Python writes to the socket. Keeps `theirs` open."""
     number = 0
     while number != signal.SIGTERM:
         (number,) = ours.recv(1)

@@ -13,7 +13,7 @@ once."""
 
 
 def is_local(error: Exception) -> bool:
-    """Return whether the failure originates in this process.
+    """Return whether an error originates in this process.
 
     A collective's error may mean that any other process is lost, without naming it.
     """
@@ -21,7 +21,7 @@ def is_local(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Return an error as a line that states how to fix it."""
+    """Format an error as a line that states how to fix it."""
     if isinstance(error, (CheckpointError, ConfigError, ConnectionLost)):
         return str(error)
     text = next(iter(str(error).splitlines()), "")

@@ -26,7 +26,7 @@ from workers.programs.step_latency import BatchLayout
 
 
 class Follower:
-    """Holder of the same pipeline, programs and rows as the leader.
+    """Follower in a slice of several hosts: holds the leader's pipeline, programs and rows.
 
     Args:
         terms: this process's handshake.
@@ -80,7 +80,7 @@ class Follower:
         return Message("answer") if message.kind == "await" else None
 
     def close(self) -> None:
-        """Cancel pending compilation of this follower."""
+        """Cancel the follower's pending compilations."""
         self._programs.close()
 
     def _agree(self, message: Message) -> None:
@@ -94,7 +94,7 @@ class Follower:
         self._programs.grow(programs, outlined(fields), fields["larger"])
 
     def _program(self, message: Message) -> Program:
-        """Return the program of a launch after it is compiled."""
+        """Return the program of a launch, once it is compiled."""
         fields = message.fields
         programs = self._buckets[fields["programs"]]
         match fields["program"]:
@@ -142,7 +142,7 @@ class Follower:
         self.launched.put(digests)
 
     def _write(self, message: Message) -> None:
-        """Write adapter pages.
+        """Write adapter pages to the devices in the background.
 
         No thread waits for this write. The next reader or writer of the bank gets its error.
         """
@@ -153,7 +153,7 @@ class Follower:
         return self._buckets[fields["programs"]].step_kinds[StepProgram.parse(fields["phase"])]
 
     def _load_weights(self, step_kind: StepKind) -> list[Any]:
-        """Return the phase's weights, loaded onto the device."""
+        """Return the weights of a step kind, loaded onto the device."""
         if step_kind.expert not in (None, self._weights.resident):
             jax.block_until_ready(self._last_step)  # it may still use the weights to unload
         return self._weights.load_expert(step_kind.expert)

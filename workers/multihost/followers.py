@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Followers:
-    """Connections to all followers. Losing one exits this process, or calls `on_loss`."""
+    """Leader's connections to all followers. Losing one exits this process, or calls `on_loss`."""
 
     def __init__(self, lines: Sequence[Connection], silence_s: float) -> None:
         self.dropped: deque[int] = deque()
@@ -47,14 +47,14 @@ class Followers:
         self._beating = beat(lambda: self._send("beat", {}, {}), silence_s, self._ended)
 
     def on_loss(self, callback: Callable[[Exception], None]) -> None:
-        """Pass a loss to this callback, in any thread, instead of exiting immediately."""
+        """Register a callback for a lost follower, called in any thread in place of an exit."""
         with self._lock:
             self._on_loss = callback
         if self._loss is not None:
             callback(self._loss)
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Call these, in any thread, when a follower receives a signal: drain or stop now."""
+        """Register callbacks for signals that a follower receives: drain or stop now."""
         self._stop = {False: drain, True: stop_now}
         for immediately in self._stop_requests:
             self._stop[immediately]()
@@ -62,7 +62,7 @@ class Followers:
     def send(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Send a message to each follower. Raises: EngineDied: one is lost."""
+        """Send a message to each follower. Raises: EngineFailed: one is lost."""
         try:
             self._send(kind, fields, arrays or {})
         except ConnectionLost as error:
@@ -74,7 +74,7 @@ class Followers:
     ) -> None:
         """Send a message to each follower, and wait for all answers. One thread at a time.
 
-        Raises: EngineDied: one is lost.
+        Raises: EngineFailed: one is lost.
         """
         self._answers = 0  # no answer can arrive before the question
         self.send(kind, fields, arrays)

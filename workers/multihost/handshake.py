@@ -33,7 +33,7 @@ fingerprint identifies the model."""
 
 @dataclass(frozen=True)
 class Handshake:
-    """Properties that must be equal in all processes, or their programs deadlock."""
+    """Properties that must be equal in all processes of a slice, or their programs deadlock."""
 
     jax: str
     """Version of JAX."""
@@ -68,7 +68,7 @@ class Handshake:
         return asdict(self)
 
     def difference(self, theirs: Mapping[str, Any]) -> str:
-        """Describe the differences to the leader's terms; empty if equal."""
+        """Describe the differences to the leader's handshake; empty if equal."""
         ours = self.as_json()
         return difference(ours, {name: theirs.get(name) for name in ours})
 
@@ -99,7 +99,7 @@ def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Describe how this process differs from the first; empty if equal."""
+    """Describe how this process's settings differ from the leader's; empty if equal."""
     return "; ".join(
         f"{name} is {ours.get(name)} here and {theirs.get(name)} in the first process"
         for name in {**ours, **theirs}
@@ -121,7 +121,7 @@ def outline(prepared: PreparedRow) -> dict[str, Any]:
 
 
 def outlined(fields: Mapping[str, Any]) -> PreparedRow:
-    """Return a request with that outline: zeros, and one step of each phase."""
+    """Return a stand-in request with that outline: zeros, and one step of each step kind."""
     steps = tuple(
         Step(StepProgram.parse(step_program), _zeros(kinds))
         for step_program, kinds in fields["phases"].items()
@@ -142,7 +142,7 @@ def _kinds(arrays: Values) -> dict[str, Sequence[Any]]:
 
 
 def _zeros(kinds: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
-    """Return arrays of zeros that occupy no memory."""
+    """Return arrays of zeros of these shapes and dtypes that occupy no memory."""
     return {
         name: np.broadcast_to(np.zeros((), element_type(dtype)), tuple(shape))
         for name, (dtype, shape) in kinds.items()

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Handle:
-    """Number of a value in all processes; they drop the value when this handle is deleted."""
+    """Number of a value in all processes of a slice; they drop the value with this handle."""
 
     def __init__(self, number: int, dropped: deque[int]) -> None:
         self.number = number
@@ -38,7 +38,7 @@ class Handle:
 
 
 class RemoteValue:
-    """A row, or a row's modulations, with its handle."""
+    """Row, or modulations of a row, that all processes of a slice hold, with its handle."""
 
     def __init__(self, row: PyTree, handle: Handle) -> None:
         self.row = row
@@ -68,7 +68,7 @@ class Leader:
         self._followers.on_stop(drain=drain, stop_now=stop_now)
 
     def growing(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool) -> None:
-        """Make the followers compile the same programs."""
+        """Make the followers compile the same programs for an image."""
         if programs not in self._buckets:
             self._buckets[programs] = self._handle()
         number = self._buckets[programs].number
@@ -159,11 +159,11 @@ class Leader:
         return write
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
-        """Return a row's leaves on this process."""
+        """Return the leaves of a row on this process."""
         return leaves_by_name(row.row)
 
     def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
-        """Return a row with these leaves, on every process."""
+        """Return a row with these leaves, on every process of the slice."""
         after = self._handle()
         fields = {"row": row.handle.number, "after": after.number}
         with self._order:
@@ -171,12 +171,12 @@ class Leader:
         return RemoteValue(restored, after)
 
     def wait(self, results: PyTree) -> PyTree:
-        """Wait until results are computed; an error ends the slice."""
+        """Wait until a program's results are computed; an error ends the slice."""
         self._computed(results.row if isinstance(results, RemoteValue) else results)
         return results
 
     def fetch(self, results: PyTree) -> PyTree:
-        """Return the values of arrays, which are replicated on each device."""
+        """Copy arrays to the host, which are replicated on each device."""
         return jax.tree.map(np.asarray, self._computed(results))
 
     def _launches(self, kind: str, programs: BucketPrograms, **place: Any) -> Callable[..., Any]:
@@ -208,7 +208,7 @@ class Leader:
         arrays: Mapping[str, np.ndarray],
         call: Callable[[], T],
     ) -> T:
-        """Send a launch to the followers, and make it here."""
+        """Send a program launch to the followers, and perform it here."""
         self._followers.send(kind, fields, arrays)
         try:
             return call()

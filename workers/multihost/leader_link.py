@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaderLink:
-    """Connection to the leader; its loss exits this process immediately."""
+    """Follower's connection to the leader; its loss exits this process immediately."""
 
     def __init__(self, line: Connection, silence_s: float) -> None:
         self._line = line
@@ -37,7 +37,7 @@ class LeaderLink:
         beat(lambda: line.send(Message("beat")), silence_s, self._leaving)
 
     def first(self, kind: str) -> Message:
-        """Return the next message of that kind; skip others."""
+        """Return the leader's next message of that kind; skip others."""
         while (message := self._commands.get()).kind != kind:
             log.debug("%s before %s", message.kind, kind)
         return message
@@ -63,7 +63,7 @@ class LeaderLink:
         follower.close()
 
     def close(self) -> None:
-        """Mark this process as leaving, and close the connection."""
+        """Mark this process as leaving the slice, and close the connection."""
         self._leaving.set()
         self._line.close()
 

@@ -125,7 +125,7 @@ def accept_followers(
 
 
 def _index(line: Connection, token: str) -> int | None:
-    """Return the index of the calling process; None: the caller is not part of the slice."""
+    """Return the index of the calling process in the slice; None: it is not part of the slice."""
     try:
         hello = line.receive()
     except ConnectionLost as error:
@@ -163,7 +163,7 @@ def leader_address(hosts: HostsSettings) -> str:
 
 
 def _broadcast(invitation: dict[str, object]) -> dict[str, str]:
-    """Return the first process's invitation in all processes."""
+    """Return the leader's invitation (address and token) in all processes."""
     data = json.dumps(invitation).encode()
     padded = np.frombuffer(data.ljust(INVITATION_BYTES), np.uint8)
     everywhere = jax_internals.broadcast_one_to_all(padded)

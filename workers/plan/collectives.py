@@ -17,7 +17,7 @@ from workers.slice.mesh_shape import MeshShape
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of one kind of collective in one program."""
+    """Traffic of one kind of collective operation in a program."""
 
     name: str
     ici_bytes: float
@@ -45,7 +45,7 @@ class Interconnect:
 
     @classmethod
     def of(cls, chip: Chip, shape: MeshShape) -> Interconnect:
-        """Return the links of a chip with the axes that cross hosts."""
+        """Return a chip's interconnect, with the mesh axes that cross hosts."""
         crossing = {axis for axis, size in shape.dcn.items() if size > 1}
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
@@ -141,5 +141,5 @@ def _lost(layout: Layout, over: MeshAxes) -> float:
 
 
 def _whole(layout: Layout, axis: str) -> int:
-    """Return a divisible length for an axis of unknown size."""
+    """Return a divisible length for a logical axis of unknown size."""
     return layout.size(axis)

@@ -30,7 +30,7 @@ CONDITIONS_COPIES = 2
 
 @dataclass(frozen=True)
 class Pass:
-    """Costs of one program's run on one device."""
+    """Estimated costs of one program's run on one device."""
 
     flops: float
     compute_s: float
@@ -99,7 +99,7 @@ class Estimate:
         return self.slots / self.request_s
 
     def refusal(self) -> str:
-        """Return why it does not fit, with the numbers."""
+        """Return why the layout does not fit, with the numbers."""
         kinds = ", ".join(f"{kind} {size / GIB:.2f}" for kind, size in self.memory.items())
         return (
             f"{self.shape} needs about {self.total_bytes / GIB:.2f} GiB a device, but "
@@ -148,7 +148,7 @@ def _of_pass(
     named: str, sketch: Sketch, shape: MeshShape, layout: Layout, chip: Chip,
     slots: int, rows: int, residency: Residency,
 ) -> Estimate:  # fmt: skip
-    """Estimate one pass of a request.
+    """Estimate the costs of one pass of a request.
 
     Args:
         named: prefix of its programs' names.
@@ -237,7 +237,7 @@ def row_bytes(sketch: Sketch, layout: Layout) -> int:
 def _temporaries(
     program: TracedProgram, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
 ) -> int:
-    """Return the peak temporary bytes, including the weights of gathered or loaded layers."""
+    """Return a program's peak temporary bytes, including weights of gathered or loaded layers."""
     total = 0.0
     for axes, size in program.peak.items():
         times = rows if any(axis == "batch" for axis, _ in axes) else 1
@@ -246,7 +246,7 @@ def _temporaries(
 
 
 def _gathered(program: TracedProgram, layout: Layout, on_host: frozenset[str]) -> int:
-    """Return twice the weights of the widest layer: the next is fetched while one is used."""
+    """Return twice the bytes of the widest layer: the next is fetched while one is used."""
     used = layout.in_use()
     layers: Counter[tuple[str, int]] = Counter()
     for weight in program.weights:

@@ -11,7 +11,7 @@ from workers.slice.chips import GIB
 
 
 def why(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
-    """Explain the purpose of each split axis, with the estimated time and memory."""
+    """Explain the chosen layout: the purpose of each split axis, estimated time and memory."""
     reasons = [
         reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)
     ]

@@ -41,7 +41,7 @@ _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 
 @dataclass(frozen=True)
 class Collective:
-    """Kind and size of a collective in a program."""
+    """Kind and size of a collective operation in a compiled program."""
 
     kind: str
     sent_bytes: float
@@ -60,7 +60,7 @@ class Reading:
 
 
 def read(text: str, slices: Sequence[int]) -> Reading:
-    """Walk the computations from the entry; count loops by their trips.
+    """Read the collectives of compiled HLO text; count those in loops by their trips.
 
     Args:
         text: `Compiled.as_text()`.
@@ -77,7 +77,7 @@ def read(text: str, slices: Sequence[int]) -> Reading:
 
 
 def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> Iterator[Collective]:
-    """Yield the collectives of one computation.
+    """Yield the collectives of one HLO computation.
 
     Args:
         slices: as `read`; None: all devices are in one slice.
@@ -89,7 +89,7 @@ def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> It
 
 
 def cycles(line: str) -> int:
-    """Return the compiler's estimate of an operation's cycles, or 0."""
+    """Return the compiler's estimate of an HLO operation's cycles, or 0."""
     return sum(int(n) for n in _CYCLES.findall(line))
 
 
@@ -97,7 +97,7 @@ ENTRY = "ENTRY"
 
 
 def computations(text: str) -> dict[str, list[str]]:
-    """Return the lines of each computation by name; the entry's name is ENTRY."""
+    """Return the lines of each HLO computation by name; the entry's name is ENTRY."""
     return dict(_computations(text))
 
 
@@ -134,14 +134,14 @@ def times(computations: dict[str, list[str]]) -> Counter[str]:
 
 
 def _called(line: str) -> list[str]:
-    """Return the computations that an operation calls, except loops."""
+    """Return the HLO computations that an operation calls, except loops."""
     branches = _BRANCHES.search(line)
     of_branches = branches["names"].split(",") if branches else []
     return [*_CALLED.findall(line), *(part.strip(" %") for part in of_branches)]
 
 
 def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
-    """Return each computation's outermost loop body, or ENTRY."""
+    """Return each HLO computation's outermost loop body, or ENTRY."""
     callers: dict[str, str] = {}
     bodies = set()
     for name, lines in computations.items():
@@ -160,7 +160,7 @@ def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
 
 
 def _trips(line: str, condition: list[str]) -> int:
-    """Return the trip count of a loop over a range; 1 if unknown."""
+    """Return the trip count of an HLO loop over a range; 1 if unknown."""
     trip_count = _TRIPS.search(line)
     if trip_count:
         return int(trip_count["n"])
@@ -183,7 +183,7 @@ def _collective(line: str, slices: Sequence[int] | None) -> Collective | None:
 
 
 def _crosses(line: str, slices: Sequence[int]) -> bool:
-    """Return whether any pair of a permute, or the first group, spans several slices."""
+    """Return whether a collective's first group, or any pair of a permute, spans several slices."""
     pairs = _PAIRS.search(line)
     pairs_text = re.findall(r"\d+,\d+", pairs["pairs"]) if pairs else []
     groups = [_numbers(pair) for pair in pairs_text] or [_group(line)]
@@ -196,7 +196,7 @@ def _array_bytes(array: re.Match[str]) -> int:
 
 
 def _sent(kind: str, result: float, count: int) -> float:
-    """Return the bytes that one device sends for a result, in a group of `count` devices."""
+    """Return the bytes that one device sends in a collective of `count` devices."""
     others = (count - 1) / count
     factors = {
         "all-gather": others,
@@ -209,7 +209,7 @@ def _sent(kind: str, result: float, count: int) -> float:
 
 
 def _group(line: str) -> tuple[int, ...]:
-    """Return the first group of devices; empty for a permute."""
+    """Return a collective's first group of devices; empty for a permute."""
     listed = _GROUPS.search(line)
     if listed:
         return _numbers(listed["first"])
@@ -223,7 +223,7 @@ def _group(line: str) -> tuple[int, ...]:
 
 
 def _of_grid(grid: re.Match[str]) -> tuple[int, ...]:
-    """Expand `[2,4]<=[4,2]T(1,0)`: device numbers in a grid, transposed and cut into rows."""
+    """Expand HLO's `[2,4]<=[4,2]T(1,0)`: device numbers in a grid, transposed, cut into rows."""
     dims = _numbers(grid["dims"])
     order = _numbers(grid["order"]) if grid["order"] else tuple(range(len(dims)))
     strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
@@ -238,7 +238,7 @@ def _of_grid(grid: re.Match[str]) -> tuple[int, ...]:
 
 
 def _of_mesh(mesh: re.Match[str]) -> tuple[int, ...]:
-    """Expand `mesh['a'=4,'b'=2] {'a'}`: devices that differ only along these axes or parts of them.
+    """Expand HLO's `mesh['a'=4,'b'=2] {'a'}`: devices that differ only along these axes or parts.
 
     A part `'a':(2)2` selects 2 positions of the axis, after a major part of 2.
     """

@@ -25,7 +25,7 @@ from workers.slice.chips import CLOCK_HZ
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """Compiler's costs of a program on one device."""
+    """Compiler's costs of a compiled program on one device."""
 
     name: str
     """`encode`, `decode`, or a phase's step."""
@@ -107,14 +107,14 @@ def _program(
 
 
 def concrete(mesh: Mesh | AbstractMesh) -> Mesh:
-    """Return the mesh, or raise TypeError if its devices are abstract."""
+    """Return a mesh unchanged; raise TypeError if its devices are abstract."""
     if isinstance(mesh, AbstractMesh):
         raise TypeError("nothing can be compiled for devices that are abstract")
     return mesh
 
 
 def refusal(error: str) -> str:
-    """Extract the memory numbers from the compiler's error."""
+    """Extract the memory numbers from the compiler's out-of-memory error."""
     used = re.search(r"Used (\S+) of (\S+) (\w+)\. Exceeded \w+ capacity by (\S+?)\.?\s", error)
     if used is None:
         return error.splitlines()[0]
@@ -141,7 +141,7 @@ def _read(
 
 
 def _text(compiled: Compiled, slices: Sequence[int]) -> hlo.Reading:
-    """Parse the program's text; empty if the compiler cannot print it, as some for tpu7x."""
+    """Parse a compiled program's HLO; empty if the compiler cannot print it, as some for tpu7x."""
     try:
         text = compiled.as_text()
     except (JaxRuntimeError, NotImplementedError):

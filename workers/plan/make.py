@@ -108,7 +108,7 @@ def _reading(plan_request: PlanRequest) -> dict[str, Any]:
 
 
 def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
-    """Validate a request's fields and size.
+    """Validate the fields and size of a request to plan for.
 
     Raises: RequestError: the model lacks a field, or the size exceeds its limits.
     """
@@ -172,7 +172,7 @@ def estimated(plan_request: PlanRequest, sketch: Sketch) -> Estimate:
 
 
 def _with(residency: Residency, plan_request: PlanRequest, sketch: Sketch) -> Estimate:
-    """Estimate the layout for one residency. Raises: PlanError: as `estimated`."""
+    """Estimate the layout for one placement of networks. Raises: PlanError: as `estimated`."""
     chip, devices = plan_request.topology.chip, plan_request.topology.devices
     if plan_request.mesh == "auto":
         chosen = choose(sketch, chip, devices, dcn=plan_request.dcn, residency=residency)
@@ -196,7 +196,7 @@ def planned(
     compiles: bool,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Return the plan's estimate; for TPUs, also the costs of the compiled programs.
+    """Return the plan of a request: estimates; for TPUs, also the costs of compiled programs.
 
     Args:
         compiles: whether to compile; otherwise, and for GPUs, everything is estimated.

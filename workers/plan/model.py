@@ -95,7 +95,7 @@ def sketch_of(
 
 @contextmanager
 def _folder(source: str) -> Iterator[str]:
-    """Yield the folder of the configs; a single file is yielded unchanged."""
+    """Yield the folder of a model's configs; a single file is yielded unchanged."""
     if source in published.CHECKPOINTS:
         with TemporaryDirectory() as folder:
             published.write(source, Path(folder))

@@ -40,7 +40,7 @@ ALL_ON_DEVICE = Residency()
 def residencies(
     sketch: Sketch, swap_experts: bool | None, encoders_on_host: bool | None
 ) -> Iterator[Residency]:
-    """Yield the residencies to try, fastest first.
+    """Yield the placements of networks to try, fastest first.
 
     Args:
         swap_experts, encoders_on_host: as in the settings; None: both.
@@ -52,7 +52,7 @@ def residencies(
 
 
 def choices(setting: bool | None, possible: bool) -> tuple[bool, ...]:
-    """Return the values to try: the setting, or first False and then True."""
+    """Return the values of an option to try: the setting, or first False and then True."""
     if not possible:
         return (False,)
     return (False, True) if setting is None else (setting,)

@@ -9,7 +9,7 @@ from workers.jaxpr.operations import Pairs
 
 
 def scaled(axes: Pairs, rows: int) -> Pairs:
-    """Multiply the batch axis by the number of rows."""
+    """Multiply the size of the batch axis by the number of rows."""
     return tuple((axis, size * rows if axis == "batch" else size) for axis, size in axes)
 
 
@@ -23,7 +23,7 @@ def split_axes(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
 
 
 def share(layout: Layout, axes: Pairs) -> float:
-    """Return the share of the fullest device; 1 if nothing is split."""
+    """Return the share of an array on the fullest device; 1 if nothing is split."""
     parts = split_axes(layout, axes)
     counts = [(size, layout.devices(parts[axis])) for axis, size in axes]
     return math.prod(math.ceil(size / count) / size for size, count in counts)

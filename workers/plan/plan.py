@@ -32,12 +32,12 @@ class Plan:
 
     @property
     def chip(self) -> Chip:
-        """Chip of the planned slice."""
+        """Chip of the planned slice's devices."""
         return self.topology.chip
 
     @property
     def refused(self) -> tuple[CompiledProgram, ...]:
-        """Programs of the plan that failed to compile."""
+        """Programs of the plan that the compiler rejected, for example for memory."""
         return tuple(program for program in self.programs if program.refused)
 
     @property
@@ -102,5 +102,5 @@ class Plan:
         return self._of_all(named, sketch.steps) + self.estimate.slots * per_request_s
 
     def _of_all(self, named: str, programs: Mapping[str, tuple[Any, int]]) -> float:
-        """Return the seconds of programs with their numbers of runs."""
+        """Return the seconds of several programs with their numbers of runs."""
         return sum(count * self.seconds(named + name) for name, (_, count) in programs.items())

@@ -132,7 +132,7 @@ def _reckoning_json(candidate: Estimate) -> dict[str, Any]:
 
 
 def how(plan: Plan) -> str:
-    """Describe the assumptions of the plan's estimated seconds."""
+    """Describe the assumptions behind the seconds that a plan estimates."""
     by = plan.chip.efficiency
     sent = "as compiled" if any(program.traffic for program in plan.programs) else "by formula"
     return (
@@ -163,7 +163,7 @@ def _version(package: str) -> str | None:
 
 
 def as_text(plan: Plan) -> str:
-    """Return a plan as text for the command line."""
+    """Format a plan as text for the command line."""
     return "\n".join(_lines(plan))
 
 
@@ -195,7 +195,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a field's value as text; objects as their members."""
+    """Format a request field's value as text; objects as their members."""
     return " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
@@ -233,7 +233,7 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
 
 
 def search_text(results: SearchResults) -> str:
-    """Return the layouts of a search as text for the command line."""
+    """Format the layouts of a search as text for the command line."""
     return "\n".join(
         [
             "Layouts for one request at a time [estimate], the soonest first:",

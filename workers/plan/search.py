@@ -80,7 +80,10 @@ def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[Mes
 
 
 def rows(sketch: Sketch, shape: MeshShape) -> int:
-    """Return the requests that fill a layout: one per part of `data`, and of an unused `cfg`."""
+    """Return the number of concurrent requests that fill a layout: one per part of `data`.
+
+    An unused `cfg` axis counts, too.
+    """
     return shape.size("data") * (shape.size("cfg") if sketch.prompts == 1 else 1)
 
 
@@ -95,7 +98,7 @@ def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def ordered(estimated: Iterable[Estimate], cost: Callable[[Estimate], float]) -> list[Estimate]:
-    """Sort the layouts that fit by cost; of equal ones, the simpler first."""
+    """Sort the estimated layouts that fit by cost; of equal ones, the simpler first."""
     left = sorted((candidate for candidate in estimated if candidate.fits), key=cost)
     result: list[Estimate] = []
     while left:

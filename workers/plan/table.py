@@ -62,7 +62,7 @@ COLUMNS = (
 def rows(
     model: str, topology: Topology, sketch: Sketch, search_results: SearchResults
 ) -> Iterator[str]:
-    """Yield the table's rows of a model on a slice."""
+    """Yield the rows of the layout table for a model on a slice."""
     size = "x".join(str(value) for value in MODELS[model].values())
     for purpose, ranked in (
         ("latency", search_results.latency),
@@ -73,7 +73,7 @@ def rows(
 
 
 def row(sketch: Sketch, candidate: Estimate) -> str:
-    """Return the table row of one estimated layout."""
+    """Return the row of one estimated layout in the layout table."""
     work = sketch.steps[sketch.main_step_kind][0].work.flops * candidate.slots
     peak = work / (candidate.step_s * candidate.shape.devices * candidate.chip.peak_flops)
     cells = (
@@ -90,7 +90,7 @@ def row(sketch: Sketch, candidate: Estimate) -> str:
 
 
 def compiled_rows(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a row for each program of a compiled plan's JSON."""
+    """Yield a table row for each program of a compiled plan's JSON."""
     sizes = {axis: size for axis, size in plan["mesh"]["ici"].items() if size > 1}
     layout = " · ".join(f"{axis} {size}" for axis, size in sizes.items())
     for program in plan["programs"]:
@@ -130,7 +130,7 @@ COMPILED = (
 
 
 def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the tables of estimated and compiled plans."""
+    """Yield the lines of the tables of estimated and compiled plans, in Markdown."""
     named = ", ".join(f"{name} {number}" for name, number in versions().items())
     yield HEAD.format(date=datetime.datetime.now(tz=datetime.UTC).date(), versions=named)
     yield from _table(COLUMNS)

@@ -39,7 +39,9 @@ def prepare(topology: Topology, family: str) -> None:
 
 
 def prepare_environment(topology: Topology) -> None:
-    """Set what libtpu needs on a machine without TPUs. Raises: PlanError: not installed.
+    """Set the environment that libtpu needs on a machine without TPUs.
+
+    Raises: PlanError: not installed.
 
     Call it before libtpu is loaded.
     """
@@ -61,7 +63,7 @@ def prepare_environment(topology: Topology) -> None:
 
 
 def flag_name(topology: Topology) -> str:
-    """Return the name of a topology's chips in the table of flags."""
+    """Return the name of a topology's chips in the table of XLA flags."""
     return FLAG_NAMES.get(topology.chip.name, topology.chip.name)
 
 
@@ -86,7 +88,7 @@ def devices_of_host(topology: Topology) -> Sequence[jax.Device]:
 
 
 def _described(topology: Topology, **how: Any) -> Sequence[jax.Device]:
-    """Return the devices that libtpu describes. Raises: PlanError."""
+    """Return the devices that libtpu describes for a topology. Raises: PlanError."""
     try:
         described = jax_internals.get_topology_desc(
             platform="tpu", topology_name=topology.name, **how

@@ -35,7 +35,7 @@ SECOND = "second pass: "
 
 @dataclass(frozen=True)
 class RowLeaf:
-    """Array of a row's state, with its logical axes."""
+    """Array of a row's state in a traced program, with its logical axes."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -54,14 +54,14 @@ class RowLeaf:
 
 @dataclass(frozen=True)
 class Weight(RowLeaf):
-    """Parameter of a network, with its logical axes."""
+    """Parameter of a network in a traced program, with its logical axes."""
 
     network: str
 
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """Traced program of the engine, for one row."""
+    """Program of the engine, traced for one row."""
 
     work: Work
     peak: Live
@@ -209,7 +209,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _modulations(tracer: Tracer, prepared: PreparedRow, row: Any) -> dict[str, tuple[Traced, int]]:
-    """Return the traced modulations by step kind with their runs; empty for some families."""
+    """Return the traced modulation programs by step kind with their runs; empty for some."""
     values = {step.program: step.values for step in prepared.steps}
     traced = {
         step_program: tracer.modulations(step_program, step_values, row)
@@ -239,7 +239,7 @@ def _steps(
 
 
 def _program(traced: Traced, weights: tuple[Weight, ...]) -> TracedProgram:
-    """Analyze a program, whose first arguments are the weights."""
+    """Analyze a traced program, whose first arguments are the weights."""
     program = traced.jaxpr.jaxpr
     others = len(program.invars) - len(weights)
     tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others

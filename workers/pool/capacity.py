@@ -46,7 +46,7 @@ class Capacity:
         return not (self._images or self._jobs or self._suspects)
 
     async def wait(self) -> int:
-        """Wait for capacity; return the number of images."""
+        """Wait until slots are free; return the number of images that may be claimed."""
         while self.free <= 0:
             self._changed.clear()
             await self._changed.wait()

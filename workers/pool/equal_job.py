@@ -57,7 +57,7 @@ def patience_s(job: Job) -> float:
 
 
 async def _ended(queue: Queue, job_id: str) -> Job | None:
-    """Wait until a job is no longer running; return its latest record."""
+    """Wait until another job is no longer running; return its latest record."""
     async with aclosing(queue.events(job_id)) as events:
         async for event in events:
             if event.name == JobState.QUEUED:  # an old event, or it was released

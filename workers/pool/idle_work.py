@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class IdleWork:
-    """Queue of background works, run in order.
+    """Queue of background work of an idle worker, run in order.
 
     An interrupted work starts over next time; each runs to its end once.
 
@@ -24,12 +24,12 @@ class IdleWork:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start the remaining works, unless one is running."""
+        """Start the remaining background work, unless some is running."""
         if self._left and self._task is None:
             self._task = asyncio.create_task(self._do())
 
     async def interrupt(self) -> None:
-        """Cancel the running work, and return once it has stopped."""
+        """Cancel the running background work, and return once it has stopped."""
         task, self._task = self._task, None
         if task:
             task.cancel()

@@ -38,12 +38,12 @@ class Eta:
         self.begun_at = self.latest = time.monotonic()
 
     def step(self) -> None:
-        """Record the time at which a step has ended."""
+        """Record the time at which the image's step has ended."""
         self.latest = time.monotonic()
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds of the remaining steps; None: too few are done."""
+        """Estimated seconds of the image's remaining steps; None: too few are done."""
         done = self.row.done - self.first
         if not done:
             return None
@@ -55,10 +55,10 @@ class JobEvents(Protocol):
     """Events of one image that concern its whole job."""
 
     def on_prepared(self, prepared: PreparedRow) -> None:
-        """Receive the prepared request with its warnings."""
+        """Receive an image's prepared request with its warnings."""
 
     def on_compiling(self) -> None:
-        """Record that the job waits for programs."""
+        """Record that the job waits for programs to compile."""
 
     def on_denoising(self) -> None:
         """Record that the job's programs are compiled."""
@@ -92,7 +92,7 @@ class ImageRunner(Observer):
             images: input images of the request by path, with videos replaced by their frames.
             digests: SHA-256 of the input images as sent, by path.
 
-        Raises: GenerationFailed, EngineDied, StoreError, NoVerdict.
+        Raises: GenerationFailed, EngineFailed, StoreError, NoVerdict.
         """
         self._images, self._digests = images, digests
         job, snapshots = self._context.job, self._context.snapshots
@@ -175,7 +175,7 @@ class ImageRunner(Observer):
 
     @property
     def _fields(self) -> dict[str, Any]:
-        """The image's resolved request."""
+        """Resolved request of the image."""
         job = self._context.job
         fields = {**job.request, "seed": job.seed_of(self._number), "num_images": 1}
         fields.pop(STOP_AT_STEP, None)
@@ -190,7 +190,7 @@ class ImageRunner(Observer):
         return with_images(fields, lambda path, _: self._digests[path])
 
     def _recipe(self, seed: int, generated: EngineOutput) -> Recipe:
-        """Return the metadata that the image's files contain."""
+        """Return the recipe that the image's files contain."""
         job, spec = self._context.job, self._context.worker.engine.pipeline.spec
         recipe = recipe_of(job.request, seed, spec, job.loras, self._digests)
         drafted = job.drafted.of(self._number, seed) or None if job.drafted else None
@@ -207,11 +207,11 @@ class ImageRunner(Observer):
         self._context.bill.read_inputs(cpu_s)
 
     def on_compile(self, compilation: Compilation) -> None:
-        """Charge the compilation to the claim."""
+        """Charge the compilation to the job's claim."""
         self._context.bill.compile(compilation)
 
     def on_stage(self, stage: Stage, expected_s: float | None = None) -> None:
-        """Report the stage; free the slot while the image waits for programs or adapters."""
+        """Report the image's stage; free its slot while it waits for programs or adapters."""
         self._context.progress.stage(self._number, stage, expected_s)
         if stage in ("compiling", "loading_adapters"):
             self.free_slot()
@@ -245,7 +245,7 @@ class ImageRunner(Observer):
             self._context.reservation.reacquire(self._number)
 
     def charge_step(self, row: ImageRow) -> None:
-        """Record a step's device time only."""
+        """Record a step's device time only, without progress."""
         self._context.bill.step(self._number, row)
 
 
@@ -260,13 +260,13 @@ class Regeneration(Observer):
         self._image.on_inputs_read(cpu_s)
 
     def on_compile(self, compilation: Compilation) -> None:
-        """Charge the compilation to the claim."""
+        """Charge the compilation to the job's claim."""
         self._image.on_compile(compilation)
 
     def on_stage(self, stage: Stage, expected_s: float | None = None) -> None:
-        """Report the stage as the image's."""
+        """Report the draft's stage as the image's."""
         self._image.on_stage(stage, expected_s)
 
     def on_step(self, row: ImageRow) -> None:
-        """Charge the step to the claim."""
+        """Charge the step of the draft to the job's claim."""
         self._image.charge_step(row)

@@ -25,7 +25,7 @@ OutputCheck = Callable[[Job, int, np.ndarray], Awaitable[None]]
 
 
 async def no_check(job: Job, number: int, pixels: np.ndarray) -> None:
-    """Accept every output: no hook is configured."""
+    """Accept every output: no safety hook is configured."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class WorkerContext:
 
 @dataclass(frozen=True)
 class JobContext:
-    """Parts of one claimed job."""
+    """Parts of one claimed job in a worker."""
 
     worker: WorkerContext
     claim: Claim
@@ -56,5 +56,5 @@ class JobContext:
 
     @property
     def job(self) -> Job:
-        """The claimed job."""
+        """Job that was claimed."""
         return self.claim.job

@@ -103,7 +103,7 @@ class JobRunner:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds of the remaining steps, by pace or prediction; None: unknown."""
+        """Estimated seconds of the job's remaining steps, by pace or prediction; None: unknown."""
         estimates = self._estimates
         if estimates or self._job.run_s is None:
             return max(estimates, default=None)
@@ -127,12 +127,12 @@ class JobRunner:
 
     @property
     def _estimates(self) -> list[float]:
-        """Estimated seconds of the remaining steps of the images whose pace is known."""
+        """Return estimates of the remaining seconds of images whose pace is known."""
         paces = [image.pace for image in self._images if image.pace is not None]
         return [pace.seconds_left for pace in paces if pace.seconds_left is not None]
 
     async def suspend(self, seconds: float) -> None:
-        """Pause its steps and store their state within the given time. Then cancel the task."""
+        """Pause the job's steps and store their state within the given time; then cancel it."""
         self._is_suspended = True
         self.span.add_event("put aside")
         try:
@@ -152,7 +152,7 @@ class JobRunner:
         return False
 
     async def _make(self) -> tuple[list[Output], Usage]:
-        """Generate all images concurrently; the first failure cancels the others."""
+        """Generate all images of the job concurrently; the first failure cancels the others."""
         has_run = self._job.snapshots or self._job.deaths  # in an earlier claim
         if self._job.awaited and not has_run and (copied := await self._copied()):
             return copied, self._usage([])
@@ -210,7 +210,7 @@ class JobRunner:
 
     @contextmanager
     def _without_slots(self) -> Iterator[None]:
-        """Release the job's slots while it waits for another job, not for programs."""
+        """Release the job's slots inside the context, while it waits for another job."""
         may_compile, self.may_compile = self.may_compile, False
         self._queue.wake_claims(self._job.model)
         for image in self._images:

@@ -30,7 +30,7 @@ class StoredLoras:
     Args:
         configured: adapters of the settings.
         folder: cache of downloaded files; several workers may share it.
-        keep_bytes: size limit of the cache; the least recently used files are evicted.
+        cache_bytes: size limit of the cache; the least recently used files are evicted.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StoredLoras:
 
 
 def _touched(path: Path) -> bool:
-    """Mark a cached file as used now; return whether it exists."""
+    """Mark a cached adapter file as used now; return whether it exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _image(name: str) -> bytes:
 
 
 def _thin_out(folder: Path, cache_bytes: int, newest: Path) -> None:
-    """Delete the least recently used files beyond the size limit."""
+    """Delete the least recently used adapter files beyond the cache's size limit."""
     files = [(path, stat) for path in folder.iterdir() if (stat := _stat(path))]
     total = sum(stat.st_size for _, stat in files)
     for path, stat in sorted(files, key=lambda pair: pair[1].st_mtime):

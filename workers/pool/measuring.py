@@ -132,7 +132,7 @@ def sizes(programs: TriedPrograms) -> frozenset[int]:
 
 
 async def _alone(engine: Backend, fields: Fields) -> TriedPrograms:
-    """Try a request; if its numbers are not finite, retry once with another seed.
+    """Try a warm-up request alone; if its numbers are not finite, retry with another seed.
 
     The seed or a transient fault may be the cause, and not the weights. Raises: as
     `Engine.try_out`.
@@ -149,7 +149,7 @@ async def _alone(engine: Backend, fields: Fields) -> TriedPrograms:
 
 
 async def _together(engine: Backend, fields: Fields, count: int) -> None:
-    """Try `count` images whose steps begin together. Raises: the first failure."""
+    """Try `count` images of a request whose steps begin together. Raises: the first failure."""
     begin = asyncio.Barrier(count)
     try:
         async with asyncio.TaskGroup() as group:

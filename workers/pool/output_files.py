@@ -33,7 +33,7 @@ CHECK_FORMAT = "png"
 
 
 class OutputFiles:
-    """Writer of one job's output files."""
+    """Writer of one job's output files to the store."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -107,7 +107,7 @@ class OutputFiles:
         return key
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:
-        """Store to the end, even if the job is canceled: a partial write cannot be undone."""
+        """Store an output file to the end, even if the job is canceled: writes cannot be undone."""
         self._stored.append(key)
         put = self._context.worker.store.put(key, data, content_type)
         storing = asyncio.create_task(put)
@@ -147,7 +147,7 @@ class OutputChecks:
         self._max_frames = max_frames
 
     async def __call__(self, job: Job, number: int, pixels: np.ndarray) -> None:
-        """Check one image or video.
+        """Check one output image or video by the safety hook.
 
         Raises:
             GenerationFailed: the hook refuses it.

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Progress of one job, over all its images. Only the latest state is sent.
+    """Progress reports of one job, over all its images. Only the latest state is sent.
 
     Args:
         preview_every_s: seconds between previews; 0: none, not even those the client requests.
@@ -78,7 +78,7 @@ class Progress:
         self._news.set()
 
     async def run(self) -> None:
-        """Send progress reports to the queue until closed."""
+        """Send the job's progress reports to the queue until closed."""
         is_last = False
         while not is_last:
             await self._news.wait()
@@ -100,17 +100,17 @@ class Progress:
 
     @property
     def _pause_s(self) -> float:
-        """Seconds between reports; 0 while requested previews are missing: the job may end soon."""
+        """Seconds between progress reports; 0 while requested previews are missing."""
         wanted = self._claim.job.previews if self._preview_every_s else 0
         return MIN_INTERVAL_S if self._previews >= wanted else 0
 
     @property
     def _now_doing(self) -> StageReport | None:
-        """Stage of the least advanced image."""
+        """Stage of the job's least advanced image."""
         return min(self._doing.values(), key=lambda doing: STAGES.index(doing.stage), default=None)
 
     async def _send_report(self, row: ImageRow | None) -> bool:
-        """Send a report; return False if the claim is no longer valid."""
+        """Send a progress report; return False if the claim is no longer valid."""
         steps = row.image_steps * len(self._done) if row else self._claim.job.steps
         preview = await self._preview(row) if row else None
         done, doing = list(self._done), self._now_doing

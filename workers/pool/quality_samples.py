@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ServedOutput:
-    """Image or video as served, with its request."""
+    """Output of a job as served, with its request, for measuring its quality."""
 
     fields: Fields
     """Resolved request of this image."""
@@ -81,7 +81,7 @@ class QualitySamples:
         return sum(served.bytes for served in self._sample)
 
     def offer(self, served: ServedOutput) -> None:
-        """Add an output to the sample, at random."""
+        """Add a served output to the sample, at random."""
         if served.preset == EXACT or random.random() >= self._share:
             return
         if served.bytes > self._max_bytes:  # do not evict others for it
@@ -107,7 +107,7 @@ class QualitySamples:
             await self._offered.wait()
 
     async def _measure_next(self, served: ServedOutput) -> None:
-        """Measure one output, or drop it after too many attempts. Raises: EngineDied."""
+        """Measure one sampled output, or drop it after too many attempts. Raises: EngineFailed."""
         served.attempts += 1
         if served.attempts > MAX_ATTEMPTS:
             return self._end(served, DROPPED)
@@ -116,7 +116,7 @@ class QualitySamples:
         self._end(served, outcome)
 
     async def _measure(self, served: ServedOutput) -> str:
-        """Regenerate an output exactly, record its PSNR; return the outcome. Raises: EngineDied."""
+        """Regenerate a sampled output exactly, and record its PSNR. Raises: EngineFailed."""
         hide_prompts(served.fields)
         try:
             return await self._regenerate(served)

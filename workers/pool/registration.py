@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Registration of one worker.
+    """Registration of one worker and its model in the queue.
 
     Args:
         name: the worker's name.
@@ -55,13 +55,13 @@ class Registration:
         self._tenants = Tenants({}, queue.redis, self._heartbeat_s)
 
     async def run(self) -> None:
-        """Renew the registration until canceled."""
+        """Renew the worker's registration until canceled."""
         while True:
             await self.announce()
             await asyncio.sleep(self._heartbeat_s)
 
     async def announce(self) -> None:
-        """Renew the registration, and apply operators' pauses and sleep requests."""
+        """Renew the worker's registration, and apply operators' pauses and sleep requests."""
         try:
             await self.renew()
             await self._apply_pause()
@@ -94,5 +94,5 @@ class Registration:
             log.info("pool %s is drained by %s", self._name, pause.by)
 
     async def end(self) -> None:
-        """Remove the registration. Raises: QUEUE_ERRORS."""
+        """Remove the worker's registration. Raises: QUEUE_ERRORS."""
         await self._queue.unregister(self._name, self.spec.name)

@@ -58,7 +58,7 @@ class Leases:
         self._held[claim.job.id] = claim, bill
 
     def holds(self, claim: Claim) -> bool:
-        """Return whether the claim is valid, as of the last renewal."""
+        """Return whether a claim is valid, as of the last renewal."""
         entry = self._held.get(claim.job.id)
         return entry is not None and entry[0] is claim
 
@@ -68,7 +68,7 @@ class Leases:
             del self._held[claim.job.id]
 
     async def run(self) -> None:
-        """Renew leases until canceled. None lapses while Redis is down: it is their clock."""
+        """Renew the leases of claims until canceled. None lapses while Redis is down."""
         while True:
             await asyncio.sleep(self._every_s)
             try:
@@ -166,7 +166,7 @@ class RunningJobs:
         self._drop(runner for runner in self._tasks if runner.claim is claim)
 
     def drop_job(self, job_id: str) -> None:
-        """Cancel the task of a job, by the job's id."""
+        """Cancel the task of the job with this id."""
         self._drop(runner for runner in self._tasks if runner.claim.job.id == job_id)
 
     def _drop(self, runners: Iterable[JobRunner]) -> None:
@@ -238,7 +238,7 @@ class RunningJobs:
             raise RuntimeError("slots are taken while no job runs; restart the pool")
 
     def begin_clearing(self) -> bool:
-        """Begin to suspend all running jobs; False: none runs, or this is in progress."""
+        """Begin to suspend all running jobs; False: none runs, or suspension is in progress."""
         if not self._tasks or (self._clearing and not self._clearing.done()):
             return False
         self._clearing = asyncio.create_task(self.clear(0))
@@ -288,7 +288,7 @@ class RunningJobs:
                 log.info("job %s was released", claim.job.id)
 
     async def _run_job(self, runner: JobRunner) -> str:
-        """Run a job to its end; return its outcome."""
+        """Run a claimed job to its end; return its outcome."""
         job, outcome = runner.claim.job, DROPPED
         note(**job.log_fields)
         hide_prompts(job.request)

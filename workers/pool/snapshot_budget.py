@@ -14,7 +14,7 @@ MEMORY = 8
 
 
 class Budget:
-    """Time budget of a worker's snapshots.
+    """Time budget of a worker's snapshots, as a share of its steps' time.
 
     Args:
         share: share of the steps' time; 0: snapshots only when draining.
@@ -37,7 +37,7 @@ class Budget:
         return max(measured) if measured else FIRST_S + size / FIRST_BYTES_A_S
 
     def account(self, device_seconds: float) -> Account:
-        """Open the account of an image; `device_seconds` is its usage in earlier claims."""
+        """Create an image's snapshot account; `device_seconds` is its usage in earlier claims."""
         return Account(self, self._share, device_seconds)
 
 
@@ -51,12 +51,12 @@ class Account:
         self._spent = 0.0
 
     def pays(self, row: Row, size: int) -> bool:
-        """Return whether the finished steps pay for another snapshot."""
+        """Return whether the image's finished steps pay for another snapshot."""
         earned = self._share * (row.device_seconds - self._begun_at)
         return self._spent + self._budget.expected(row.programs.bucket, size) <= earned
 
     def pays_suspension(self, row: Row, size: int) -> bool:
-        """Return whether the finished steps pay for suspending the image once.
+        """Return whether the image's finished steps pay for suspending the image once.
 
         This allowance equals the budget of its other snapshots, and is separate.
         """
@@ -65,6 +65,6 @@ class Account:
         return self._budget.expected(row.programs.bucket, size) + encode_s <= earned
 
     def spend(self, row: Row, seconds: float) -> None:
-        """Record the seconds that a snapshot took."""
+        """Record the seconds that a snapshot of the image took."""
         self._spent += seconds
         self._budget.observe(row.programs.bucket, seconds)

@@ -70,13 +70,13 @@ class SnapshotStore:
         return time.monotonic() < self._paused_until
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, even if its job is dropped."""
+        """Run a storage coroutine to its end, even if its job is dropped."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Cancel the storage tasks that are still running."""
+        """Cancel the snapshots' storage tasks that are still running."""
         await cancel(*self._tasks)
 
     def origin(self, fields: dict[str, Any]) -> Origin:
@@ -101,7 +101,7 @@ class SnapshotStore:
         return len(data)
 
     async def get(self, key: str, origin: Origin) -> RowSnapshot:
-        """Read a stored snapshot.
+        """Read and verify a stored snapshot.
 
         Raises: StoreError, UnfitSnapshot.
         """
@@ -255,7 +255,7 @@ class Snapshots:
         )
 
     def resume(self) -> None:
-        """Resume the rows paused by `suspend`."""
+        """Resume the job's rows paused by `suspend`."""
         for row in self._rows.values():
             self._snapshot_store.engine.step_loop.resume(row)
 
@@ -299,7 +299,7 @@ class Snapshots:
                 )
 
     async def _store_and_record(self, number: int, row: Row) -> None:
-        """Store and record an image's snapshot. Raises: StoreError, EngineDied."""
+        """Store and record an image's snapshot. Raises: StoreError, EngineFailed."""
         started = time.perf_counter()
         try:
             snapshot = await self._store(number, row)
@@ -313,7 +313,7 @@ class Snapshots:
         metrics.snapshot(self._claim.job.model, seconds)
 
     async def _store(self, number: int, row: Row) -> Snapshot | None:
-        """Store a snapshot; None: no new step, and the existing file may be in use."""
+        """Store a row's snapshot; None: no new step, and the existing file may be in use."""
         row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
         if number in self._recorded and self._recorded[number].step >= row_snapshot.done:
             return None

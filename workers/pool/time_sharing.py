@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelWorker(Protocol):
-    """Protocol for the worker of one of the models."""
+    """Protocol for the worker of one of the models that share devices."""
 
     @property
     def model(self) -> str:
@@ -47,13 +47,13 @@ class ModelWorker(Protocol):
         """Number of jobs that the worker runs."""
 
     async def waiting_s(self) -> float | None:
-        """Seconds since its oldest eligible queued job was submitted; None: no such job.
+        """Seconds since the model's oldest eligible queued job was submitted; None: no such job.
 
         Raises: errors of `Queue`.
         """
 
     def end_waiting_claim(self) -> None:
-        """End the worker's waiting claim."""
+        """End the worker's claim call that waits for a job."""
 
     async def clear_jobs(self) -> None:
         """Finish or suspend all jobs; return when none is left. No job is claimed meanwhile."""
@@ -65,14 +65,14 @@ class ModelWorker(Protocol):
         """Load the weights again. Args: keep_copies: retain host copies for the next time."""
 
     async def announce(self) -> None:
-        """Report to the queue how soon its jobs can begin."""
+        """Report to the queue how soon the model's jobs can begin."""
 
     async def interrupt(self) -> None:
-        """Cancel background work, and return when it has stopped."""
+        """Cancel the worker's background work, and return when it has stopped."""
 
 
 class ResidentModels:
-    """Models that are all on the devices, without swaps. Base class of `TimeSharedModels`."""
+    """Models of a pool that are all on the devices, without swaps. Base of `TimeSharedModels`."""
 
     def __init__(self) -> None:
         self.warming = asyncio.Lock()
@@ -144,7 +144,7 @@ class ResidentModels:
 
 
 class TimeSharedModels(ResidentModels):
-    """Models that share the devices in turn, or a single model that may sleep.
+    """Models of a pool that share the devices in turn, or a single model that may sleep.
 
     Args:
         turn_s: minimum seconds that a model keeps the devices while it has jobs.
@@ -256,7 +256,7 @@ class TimeSharedModels(ResidentModels):
             self._swapping.result()
 
     def stop(self) -> None:
-        """Swap no more; cancel a swap in progress."""
+        """Swap no more models; cancel a swap in progress."""
         self._is_stopped = True
         if self._swapping is not None:
             self._swapping.cancel()
@@ -270,7 +270,7 @@ class TimeSharedModels(ResidentModels):
         }
 
     def _is_busy(self, waiting: Mapping[str, float]) -> bool:
-        """Return whether the present model has waiting or running jobs."""
+        """Return whether the model on the devices has waiting or running jobs."""
         present = self._members.get(self._present or "")
         return present is not None and (present.model in waiting or present.jobs > 0)
 
@@ -287,7 +287,7 @@ class TimeSharedModels(ResidentModels):
         return max(self._turn_s, slowest * (1 / MAX_SWAP_SHARE - 1))
 
     async def _swap(self, model: str | None) -> None:
-        """Move the present model off the devices and load another; None: the pool sleeps."""
+        """Move the model on the devices to host memory and load another; None: the pool sleeps."""
         leaving, self._sleep_request = self._members.get(self._present or ""), None
         self._sleep_requested.clear()
         async with self._changed:

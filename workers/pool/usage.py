@@ -10,7 +10,7 @@ from workers.programs.compilation import Compilation
 
 
 class Bill:
-    """Usage of one claim over all its images, excluding earlier claims."""
+    """Usage of device time and other resources by one claim, over all its images."""
 
     def __init__(self) -> None:
         self._image_s: dict[int, float] = {}
@@ -48,9 +48,9 @@ class Bill:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether none of its compilations is running."""
+        """Return whether none of the claim's compilations is running."""
         return all(compilation.is_over for compilation in self._compilations)
 
     async def settled(self) -> None:
-        """Wait until none of its compilations is running."""
+        """Wait until none of the claim's compilations is running."""
         await asyncio.gather(*(compilation.over() for compilation in self._compilations))

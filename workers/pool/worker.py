@@ -127,7 +127,7 @@ class Worker:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it accepts jobs, when it is its turn."""
+        """Return whether the worker accepts jobs, when it is its model's turn."""
         return self._registration.is_ready
 
     @property
@@ -213,7 +213,7 @@ class Worker:
             await self.interrupt()
 
     async def _take_jobs(self) -> None:
-        """Claim and start jobs; do background work while none can be claimed."""
+        """Claim and start jobs until stopped; do background work while none can be claimed."""
         if not self.jobs and self._time_sharing.is_idle:
             self._idle.begin()
         claims = await until_reached(self._claim, self._capacity.free)
@@ -287,7 +287,7 @@ class Worker:
         await cancel(*tasks)
 
     async def waiting_s(self) -> float | None:
-        """Seconds since the oldest queued job of its model was submitted; None: none, or paused.
+        """Seconds since the oldest queued job of the model was submitted; None: none, or paused.
 
         Raises: QUEUE_ERRORS.
         """
@@ -304,7 +304,7 @@ class Worker:
         return not self.liveness.leaves_jobs_waiting
 
     def end_waiting_claim(self) -> None:
-        """Let a waiting claim end if no job may be taken any more."""
+        """End a waiting claim call if no job may be taken any more."""
         self._queue.wake_claims(self.model)
 
     async def clear_jobs(self) -> None:
@@ -321,11 +321,11 @@ class Worker:
         await self.engine.reload_weights(keep_copies)
 
     async def interrupt(self) -> None:
-        """Cancel background work, and return when it has stopped."""
+        """Cancel the worker's background work, and return when it has stopped."""
         await self._idle.interrupt()
 
     async def announce(self) -> None:
-        """Report to the queue how soon its jobs can begin, once the worker is ready."""
+        """Report to the queue how soon the model's jobs can begin, once the worker is ready."""
         if self.is_ready:
             await self._registration.announce()
 

@@ -44,7 +44,7 @@ STEP_PROGRAM = re.compile(r"jit_step\b")
 
 
 def kind_of(name: str, program: str | None, category: str = "") -> Kind:
-    """Return the kind of one operation.
+    """Return the kind of one operation in a device profile.
 
     Args:
         program: its program; None: unknown, which counts as a step.
@@ -60,7 +60,7 @@ def kind_of(name: str, program: str | None, category: str = "") -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledOp:
-    """Run of one operation on one device. Times in seconds of the recording."""
+    """Run of one profiled operation on one device. Times in seconds of the recording."""
 
     name: str
     kind: Kind
@@ -70,7 +70,7 @@ class ProfiledOp:
 
 @dataclass(frozen=True)
 class Recording:
-    """Recorded profile of one process: operations per device, step ends, idle times."""
+    """Recorded device profile of one process: operations per device, step ends, idle times."""
 
     devices: Mapping[str, Sequence[ProfiledOp]]
     steps: Sequence[float]
@@ -81,7 +81,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Top:
-    """Operation among the longest of a profile."""
+    """Operation among the longest of a device profile."""
 
     name: str
     kind: Kind
@@ -92,7 +92,7 @@ class Top:
 
 @dataclass(frozen=True)
 class Report:
-    """Breakdown of a window, averaged over the devices; the five parts sum to the window."""
+    """Breakdown of a profile's window, averaged over devices; the five parts sum to the window."""
 
     devices: int
     steps: int
@@ -109,12 +109,12 @@ class Report:
 
     @property
     def communication_share(self) -> float:
-        """Share of communication in the time with work."""
+        """Share of communication in the profiled time with work."""
         return self.communication_s / max(self.window_s - self.no_work_s, 1e-12)
 
 
 def report(recording: Recording, most_steps: int) -> Report | None:
-    """Break down the time from the first step's end to the last's; None: fewer than two steps.
+    """Break down a profile from the first step's end to the last's; None: fewer than two steps.
 
     Args:
         most_steps: maximum number of steps; later ones are ignored.
@@ -142,7 +142,7 @@ def report(recording: Recording, most_steps: int) -> Report | None:
 
 
 def _parts(ops: Iterable[ProfiledOp], window: Interval, idle: Intervals) -> tuple[float, ...]:
-    """Return the five parts of one device's time, and the hidden communication."""
+    """Return the five parts of one device's profiled time, and the hidden communication."""
     of: defaultdict[Kind, list[Interval]] = defaultdict(list)
     for op in ops:
         of[op.kind].append((op.start, op.end))
@@ -213,7 +213,7 @@ def minus(intervals: Intervals, others: Intervals) -> list[Interval]:
 
 
 def _gaps(edges: Sequence[float]) -> list[Interval]:
-    """Return the intervals between holes.
+    """Return the time intervals between holes.
 
     Args:
         edges: start, then start and end of each hole, then end.
@@ -223,5 +223,5 @@ def _gaps(edges: Sequence[float]) -> list[Interval]:
 
 
 def total(intervals: Intervals) -> float:
-    """Return the total length of disjoint intervals."""
+    """Return the total length of disjoint time intervals."""
     return sum(end - start for start, end in intervals)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """Error of an unreadable recording; states the reason and the remedy."""
+    """Error of an unreadable profile recording; states the reason and the remedy."""
 
 
 class Profiler:
@@ -55,7 +55,7 @@ class Profiler:
         self._cleanups: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer requests one at a time, until canceled."""
+        """Record requested profiles one at a time, until canceled."""
         while True:
             try:
                 if request := await self._queue.requested_profile(self._pool):
@@ -110,7 +110,7 @@ class Profiler:
             await asyncio.shield(asyncio.to_thread(jax.profiler.stop_trace))
 
     async def _until(self, condition: Any, seconds: float) -> bool:
-        """Poll until the condition holds; return False after a timeout. Spares the step loop."""
+        """Poll until a condition holds; return False after a timeout. Spares the step loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not condition():
@@ -120,7 +120,7 @@ class Profiler:
         return True
 
     async def _store_raw(self, folder: Path, request: ProfileRequest) -> dict[str, str]:
-        """Store the recording's files; return their keys by ending. Raises: StoreError."""
+        """Store a profile recording's files; return their keys by ending. Raises: StoreError."""
         from workers.profiling.trace import find
 
         keys = {ending: f"profiles/{request.id}/{self._pool}{ending}" for ending in FILES}
@@ -133,7 +133,7 @@ class Profiler:
         return keys
 
     async def _forget(self, folder: str) -> None:
-        """Delete the recording after a while, in case the client did not."""
+        """Delete a profile recording after a while, in case the client did not."""
         await asyncio.sleep(RETENTION_S)
         try:
             await self._store.delete([folder])
@@ -142,7 +142,7 @@ class Profiler:
 
 
 def options() -> jax.profiler.ProfileOptions:
-    """Record devices and the step loop's marks, but no Python calls, which would be slow."""
+    """Return profiler options: devices and the step loop's marks, but no slow Python calls."""
     chosen = jax.profiler.ProfileOptions()
     chosen.python_tracer_level = 0
     chosen.host_tracer_level = 2  # CPU operations are host events
@@ -151,7 +151,7 @@ def options() -> jax.profiler.ProfileOptions:
 
 
 async def read_in_subprocess(folder: Path, steps: int) -> dict[str, Any] | None:
-    """Read a recording in a child process; None: too few steps.
+    """Read a profile recording in a child process; None: too few steps.
 
     Raises: Unreadable.
     """

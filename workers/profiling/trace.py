@@ -33,14 +33,14 @@ MEMORY_BYTES = 4 << 30
 
 
 def find(folder: Path, ending: str) -> Path:
-    """Return the recording's file with that ending. Raises: FileNotFoundError."""
+    """Return the profile recording's file with that extension. Raises: FileNotFoundError."""
     for path in sorted(folder.rglob(f"*{ending}")):
         return path
     raise FileNotFoundError(f"the profiler wrote no {ending}")
 
 
 def read(path: Path) -> Recording:
-    """Read a recording.
+    """Read a profile recording.
 
     Args:
         path: path of an `.xplane.pb`.
@@ -59,7 +59,7 @@ def read(path: Path) -> Recording:
 def _read_host(
     plane: Any, devices: dict[str, list[ProfiledOp]], marks: dict[str, list[Interval]]
 ) -> None:
-    """Collect the step loop's marks, and the operations of CPU devices."""
+    """Collect the step loop's marks of a profile, and the operations of CPU devices."""
     for line in plane.lines:
         for event in line.events:
             name = event.name
@@ -73,7 +73,7 @@ def _read_host(
 
 
 def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
-    """Yield a GPU's kernels by stream, or a TPU's operations by program."""
+    """Yield a profile's GPU kernels by stream, or TPU operations by program."""
     programs = ProgramRuns(line for line in plane.lines if line.name == MODULES)
     for line in plane.lines:
         if line.name in TPU_OPS or line.name.startswith(STREAM):
@@ -111,7 +111,7 @@ def _span(event: Any) -> Interval:
 
 
 def main(folder: str, most_steps: str) -> None:
-    """Print the report of a recording; limits the memory of this process."""
+    """Print the report of a profile recording; limits the memory of this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     result = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
     print(json.dumps(result and asdict(result) | {"share": result.communication_share}))

@@ -71,7 +71,7 @@ class AbstractArguments:
         }
 
     def stay_under(self, other: Layout) -> bool:
-        """Return whether another layout gives every weight its current sharding."""
+        """Return whether another mesh layout gives every weight its current sharding."""
         pairs = zip(
             jax.tree.leaves(self._tree),
             *(weight_shardings(layout, self._tree) for layout in (self.layout, other)),

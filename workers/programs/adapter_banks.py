@@ -103,7 +103,7 @@ class AdapterBanks:
             self._record_content(page, index, part)
 
     def _record_content(self, page: int, index: int, part: np.ndarray) -> None:
-        """Record whether a page of an array is zero now."""
+        """Record whether a page of a bank array is zero now."""
         if _has_numbers(part):
             self._written[page].add(index)
         else:
@@ -121,12 +121,12 @@ def _writer(axis: int, sharding: Sharding) -> Any:
 
 
 def _page(array: np.ndarray, number: int, axis: int) -> np.ndarray:
-    """Return a page of an array as a view that keeps the page axis."""
+    """Return a page of a bank array as a view that keeps the page axis."""
     return array[(slice(None),) * axis + (slice(number, number + 1),)]
 
 
 def _has_numbers(array: np.ndarray) -> bool:
-    """Return whether any bit is set; integer views avoid NumPy's slow test of bfloat16.
+    """Return whether any bit of an array is set; integer views avoid a slow test of bfloat16.
 
     Tests one layer at a time, since usually the first is nonzero.
     """
@@ -138,5 +138,5 @@ def _is_variable(node: Any) -> bool:
 
 
 def _name(path: Sequence[Any]) -> str:
-    """Return a leaf's network and path, joined by dots."""
+    """Return the name of a bank array: network and path, joined by dots."""
     return ".".join([network_name(path[0]), *(str(getattr(key, "key", key)) for key in path[1:])])

@@ -55,15 +55,15 @@ class Executables(Protocol):
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Return the program of this key for these devices; `build` compiles it if missing."""
+        """Return a key's compiled program for these devices; `build` compiles it if missing."""
         ...
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Return the plain Python value of this key; `find` computes it if missing."""
+        """Return the stored Python value (fact) of a key; `find` computes it if missing."""
         ...
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return the stored fact of this key, or None."""
+        """Return the stored fact of a key, or None."""
         ...
 
 
@@ -97,7 +97,7 @@ class NoExecutables:
 
 
 class ExecutableFiles:
-    """File cache of executables in one folder. Methods may run in any thread.
+    """Cache of executables in files of one folder. Methods may run in any thread.
 
     Args:
         folder: created if missing.
@@ -126,7 +126,7 @@ class ExecutableFiles:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
-        """Load the program from its file, or compile and store it."""
+        """Load the executable from its file, or compile and store it."""
         full_key = {**self._common, **key()}
         started = time.perf_counter()
         content = self._read(full_key)
@@ -163,7 +163,7 @@ class ExecutableFiles:
         return self._read({**self._common, **key()})
 
     def _read(self, key: Key) -> Any:
-        """Read and verify a cache entry; None: missing or unusable."""
+        """Read and verify an entry of the executable cache; None: missing or unusable."""
         path = self._path(key)
         self._awaited(path.name)
         try:
@@ -183,7 +183,7 @@ class ExecutableFiles:
         return content
 
     def _keep(self, key: Key, content: Callable[[], Any]) -> None:
-        """Write a cache entry. A failure is harmless: the next start compiles again."""
+        """Write an entry of the executable cache. A failure is harmless: the next start builds."""
         path = self._path(key)
         try:
             text = packed(content(), key)
@@ -212,7 +212,7 @@ class ExecutableFiles:
 
 
 def file_name(key: Key) -> str:
-    """Return the file name of an entry, in folders and stores."""
+    """Return the file name of an executable, in folders and stores."""
     return digest(json.dumps(key, sort_keys=True).encode())[:32]
 
 
@@ -226,7 +226,7 @@ def is_copied(devices: Sequence[jax.Device], lookups: Sequence[str]) -> bool:
 
 
 def packed(content: Any, key: Key) -> bytes:
-    """Serialize an executable file: key, digest and content."""
+    """Serialize the file of an executable: key, digest and content."""
     body = pickle.dumps(content)
     head = json.dumps({"key": key, "sha256": digest(body)}, sort_keys=True).encode()
     return MAGIC + head + b"\n" + body
@@ -277,7 +277,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def evict_oldest(folder: Path, most_bytes: int) -> None:
-    """Delete the oldest files until the folder is small enough."""
+    """Delete the oldest executables until the folder is small enough."""
     files = []
     for path in folder.iterdir():
         try:

@@ -42,7 +42,7 @@ CPU_LINES = ("model name", "flags", "Features", "CPU part")
 
 
 def of_process(device: jax.Device) -> dict[str, Any]:
-    """Return the process's part of the key: software, flags, options and machine.
+    """Return the process's part of executables' keys: software, flags, options and machine.
 
     Args:
         device: a device that programs run on; it may be only described, not present.
@@ -64,7 +64,7 @@ def of_process(device: jax.Device) -> dict[str, Any]:
 
 @cache
 def packages() -> list[str]:
-    """Return `name-version` of each relevant package, from the names of their folders.
+    """Return `name-version` of each package that affects programs, from their folders' names.
 
     Reading the folders' contents would take a second.
     """
@@ -99,7 +99,7 @@ def options() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Digest the processor's features, and the number of cores XLA may use."""
+    """Digest the processor's features, and the number of cores that XLA may use."""
     features = {f"{platform.machine()} {len(os.sched_getaffinity(0))}"}
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -110,14 +110,14 @@ def machine() -> str:
 
 
 def of_devices(devices: Iterable[jax.Device]) -> list[list[Any]]:
-    """Return the number, kind and coordinates of each device."""
+    """Return the number, kind and coordinates of each device, for executables' keys."""
     return [
         [device.id, device.device_kind, str(getattr(device, "coords", ""))] for device in devices
     ]
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """Return the layout's part of the key: mesh, devices in order, axis table and kernels."""
+    """Return the layout's part of executables' keys: mesh, devices, axis table and kernels."""
     return {
         "mesh": [[name, size] for name, size in layout.mesh.shape.items()],
         "devices": of_devices(layout.mesh.devices.flat),
@@ -156,7 +156,7 @@ def plain(sharding: Sharding | None) -> Sharding | None:
 
 
 def of_model(config_digest: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model's part of the key: its configs and settings.
+    """Return the model's part of executables' keys: its configs and settings.
 
     Weights are arguments of programs, so their values are excluded; keys of facts about them
     contain the fingerprint.

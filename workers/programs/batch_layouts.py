@@ -15,7 +15,7 @@ from workers.programs.step_latency import BatchLayout
 
 
 def side_by_side(layout: Layout, parts: int) -> Layout:
-    """Return a layout on the same devices in the same order, with `parts` rows at a time.
+    """Return a layout on the same devices that runs `parts` rows at a time in parallel.
 
     Args:
         parts: divides the product of the `LENDABLE` axes.

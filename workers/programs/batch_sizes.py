@@ -17,7 +17,7 @@ from service.settings.pools import PoolSettings
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Batch sizes of all steps of one worker."""
+    """Batch sizes that one worker's denoising steps are compiled for."""
 
     mode: Literal["exact", "fast"]
     sizes: tuple[int, ...]
@@ -27,7 +27,7 @@ class BatchSizes:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether pixels must not depend on the batch."""
+        """Return whether an image's pixels must not depend on its batch."""
         return self.mode == "exact"
 
     @property
@@ -65,12 +65,12 @@ def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots:
 
 
 def least(model: ModelSettings, layout: Layout) -> int:
-    """Return the number of rows of the smallest launch."""
+    """Return the number of rows of the smallest batch that is launched."""
     return 1 if model.batching == "fast" else model.exact_rows or side_by_side(layout)
 
 
 def most(model: ModelSettings, layout: Layout, slots: int) -> int:
-    """Return the number of rows of the largest launch with all `slots` in use."""
+    """Return the number of rows of the largest batch, with all `slots` in use."""
     return slots if model.batching == "fast" else least(model, layout)
 
 
@@ -81,5 +81,5 @@ def side_by_side(layout: Layout) -> int:
 
 
 def powers_of_two(slots: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, … and `slots` itself."""
+    """Return powers of two below `slots`, and `slots` itself."""
     return (*(2**i for i in range((slots - 1).bit_length())), slots)

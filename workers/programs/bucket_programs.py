@@ -54,7 +54,7 @@ class StepKind:
 
     @property
     def batch_layouts(self) -> list[BatchLayout]:
-        """Batch layouts that can run now, ascending."""
+        """Compiled batch layouts that can run now, ascending."""
         return [
             batch_layout
             for batch_layout, program in sorted(self.programs.items())
@@ -80,7 +80,7 @@ class StepKind:
         return [self.modulations, self.programs[self.smallest]]
 
     def shrink(self, batch_layout: BatchLayout) -> None:
-        """Limit this layout to smaller batches from now on, because this one ran out of memory."""
+        """Limit a batch layout to smaller batches from now on, because it ran out of memory."""
         sizes = [other.size for other in self.programs if other.parts == batch_layout.parts]
         least = self.smallest.size if batch_layout.parts == self.smallest.parts else 0
         smaller = max((size for size in sizes if size < batch_layout.size), default=least)
@@ -97,7 +97,7 @@ class ProgramNeeds:
 
 @dataclass(eq=False)
 class BucketPrograms:
-    """All programs that images of one bucket run."""
+    """All compiled programs that images of one bucket run."""
 
     bucket: str
     row: Future[Any] = field(init=False)
@@ -163,7 +163,7 @@ class BucketPrograms:
         return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 
     def optional(self) -> list[Compiling]:
-        """Return programs of larger batches and other layouts, which only save time."""
+        """Return the bucket's programs of larger batches and other layouts: they only save time."""
         return [
             program
             for step_kind in self.step_kinds.values()

@@ -134,7 +134,7 @@ class ProgramCache:
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: PreparedRow) -> Iterator[None]:
-        """Register an image that waits for its programs.
+        """Register an image that waits for its programs to compile.
 
         If the wait is aborted, drop the programs that no other image awaits and no thread has
         started.
@@ -151,7 +151,7 @@ class ProgramCache:
         programs.awaited.remove(need)
 
     def _drop(self, programs: BucketPrograms, need: ProgramNeeds) -> None:
-        """Drop programs that no other image awaits; the rest stays, to avoid compiling it twice."""
+        """Drop queued programs that no other image awaits; the rest stays."""
         wanted = {
             other.step_kinds.get(name)
             for other in self._alive

@@ -50,18 +50,18 @@ class Compilation:
         or nothing had to be compiled."""
 
     def take(self) -> bool:
-        """Return whether this is the first call; the first caller is charged."""
+        """Return whether this is the first call; the first caller is charged to compile."""
         with self._lock:
             is_first, self._is_taken = not self._is_taken, True
         return is_first
 
     @property
     def is_over(self) -> bool:
-        """Return whether all of its programs are compiled, failed or dropped."""
+        """Return whether all programs of the compilation are compiled, failed or dropped."""
         return all(program.done() for program in self.programs)
 
     async def over(self) -> None:
-        """Wait until all programs are compiled, failed or dropped."""
+        """Wait until all programs of the compilation are compiled, failed or dropped."""
         programs = (asyncio.shield(asyncio.wrap_future(program)) for program in self.programs)
         await asyncio.gather(*programs, return_exceptions=True)
 

@@ -58,7 +58,7 @@ class CompileThreads:
             task.future.cancel()
 
     def _next(self) -> None:
-        """Run the next task, if one may start now."""
+        """Run the next compile task, if one may start now."""
         with self._lock:
             if not self._tasks or (self._tasks[0].can_wait and self._is_full_of_optional):
                 return
@@ -75,7 +75,7 @@ class CompileThreads:
         return self._optional_running >= self._max_optional
 
     def _end(self, task: Task) -> None:
-        """Release the thread's optional slot, and start a task that waited for it."""
+        """Release the thread's optional slot, and start a compile task that waited for it."""
         if task.can_wait:
             with self._lock:
                 self._optional_running -= 1

@@ -84,7 +84,7 @@ class Compiler:
         return self._layouts.get(batch_layout, self.layout)
 
     def encoding(self, inputs: Mapping[str, np.ndarray]) -> Encoding:
-        """Return the encoding of these inputs; sizes of one token bucket share its program."""
+        """Return the `encode` program for these inputs; sizes of one token bucket share it."""
         return Encoding(self._shared_encoding(shared_inputs(inputs)), size_leaves(inputs))
 
     def _shared_encoding(self, inputs: Mapping[str, np.ndarray]) -> SharedEncoding:
@@ -111,7 +111,7 @@ class Compiler:
     def step(
         self, step_program: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
-        """Compile `Tracer.step` for one of the `batch_layouts`.
+        """Compile a denoising step (`Tracer.step`) for one of the `batch_layouts`.
 
         Also returns the names of the row's leaves that the step changes.
 
@@ -147,7 +147,7 @@ class Compiler:
             return self.store.program(("preview",), row, lambda: self.tracer.preview(row))
 
     def flops(self, step_program: StepProgram, values: Values, row: PyTree) -> float:
-        """Return the FLOPs of one row's step; arguments as for `step`. May trace."""
+        """Return the FLOPs of one row's denoising step; arguments as for `step`. May trace."""
         row = shared_row(row)
         return self.store.fact(
             ("flops", str(step_program)),
@@ -168,7 +168,7 @@ class Compiler:
         self.store.fact(self._compile_s(bucket), {}, lambda: seconds)
 
     def _compile_s(self, bucket: str) -> tuple[str, ...]:
-        """Return the fact's name, which includes the batch layouts: each has its own programs."""
+        """Return the name of the fact with a bucket's compile seconds, with the batch layouts."""
         return ("compile_s", bucket, *map(str, sorted(self._layouts)))
 
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
@@ -192,7 +192,7 @@ class Once(Generic[T]):
         self._made: list[T] = []
 
     def __call__(self) -> T:
-        """Return the value, computing it on the first call."""
+        """Return the lazy value, computing it on the first call."""
         with self._lock:
             if not self._made:
                 self._made.append(self._make())
@@ -200,7 +200,7 @@ class Once(Generic[T]):
 
 
 class SharedEncoding:
-    """Encoding of one kind of inputs: abstract row and compiled program."""
+    """Encode program for one kind of inputs, with the abstract row that it returns."""
 
     def __init__(
         self, tracer: Tracer, store: ProgramStore, inputs: Mapping[str, np.ndarray]
@@ -221,7 +221,7 @@ class SharedEncoding:
         inputs: Mapping[str, np.ndarray],
         traced: Callable[[], Traced],
     ) -> Program:
-        """Compile the program, in two parts if seeds share one of them."""
+        """Compile the encode program, in two parts if seeds share one of them."""
         find = partial(store.fact, ("prompt part",), inputs)
         part = PromptPart(*find(lambda: tuple(prompt_part(traced(), inputs))))
         if not part.entries:
@@ -237,7 +237,7 @@ class SharedEncoding:
 
 
 class Encoding:
-    """Encoding of inputs of one size, based on a program that other sizes share.
+    """Encode program for inputs of one size, based on a program that other sizes share.
 
     Args:
         shared: encoding common to all sizes.
@@ -268,5 +268,5 @@ class Encoding:
 
 
 def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:
-    """Return a hashable key, equal for inputs that the same program encodes."""
+    """Return a hashable key, equal for inputs that the same encode program accepts."""
     return tuple(sorted((name, x.shape, x.dtype.str) for name, x in inputs.items()))

@@ -89,7 +89,7 @@ class Weights:
             self.common[index] = self._present[index] = new
 
     def offload(self) -> None:
-        """Free the devices: copy the weights to host memory. No program may run or be launched.
+        """Copy the weights to host memory, and free them on the devices.
 
         Leaves with a host copy from an earlier call are not copied again unless changed.
         """
@@ -131,7 +131,7 @@ class Weights:
         return jax.tree.unflatten(self._tree, leaves)
 
     def _free(self) -> None:
-        """Delete the resident network's arrays, even if still referenced elsewhere."""
+        """Delete the resident network's arrays, even if they are still referenced elsewhere."""
         with self._lock:  # a bank replaced concurrently would be mistaken for the network's
             leaving, self._present, self.resident = self._present, self.common, None
             for current, common in zip(leaving, self.common, strict=True):

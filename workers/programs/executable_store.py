@@ -46,7 +46,7 @@ THREAD = "fetch executables"
 
 
 class Entry(BaseModel):
-    """Executable file as listed in a manifest."""
+    """Executable in a manifest: name of its file, size and digest."""
 
     program: list[str]
     """Name of the program or fact, for people."""
@@ -108,7 +108,7 @@ async def nearest(store: Store, key: Key) -> list[str]:
 
 
 def differing(ours: Key, theirs: Key) -> list[str]:
-    """Return the names of the parts that differ between two keys."""
+    """Return the names of the parts that differ between two keys of executables."""
     names = sorted({*ours, *theirs})
     return [name for name in names if ours.get(name) != theirs.get(name)]
 
@@ -151,7 +151,7 @@ class Fetch:
                     file.set_result("it was given up")
 
     async def _begin(self) -> Mapping[str, Future[str]]:
-        """Fetch the manifest's executables missing in the folder. Raises: StoreError, OSError."""
+        """Fetch the manifest's executables that the folder lacks. Raises: StoreError, OSError."""
         try:
             manifest = await read_manifest(self._store, self._key)
         except NotStored:
@@ -179,7 +179,7 @@ class Fetch:
         return arriving
 
     async def _fetched(self, name: str, entry: Entry) -> str:
-        """Fetch one file; return the reason it is unusable, or an empty string."""
+        """Fetch one executable; return the reason it is unusable, or an empty string."""
         try:
             text = await self._store.get(name)
             if digest(text) != entry.sha256:

@@ -25,12 +25,12 @@ class HostCopies:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory used by all copies."""
+        """Bytes of host memory used by all host copies."""
         each = {id(copy): copy.nbytes for copies in self._copies.values() for copy in copies}
         return sum(each.values())
 
     def forget(self, indices: Iterable[int]) -> None:
-        """Drop copies that are outdated or no longer needed."""
+        """Drop host copies that are outdated or no longer needed."""
         for index in list(indices):
             self._copies.pop(index, None)
 
@@ -70,7 +70,7 @@ class HostCopies:
 
 
 def _arrays(leaf: Any) -> Sequence[jax.Array]:
-    """Return a leaf's arrays as a sequence, one per layer if the leaf was split."""
+    """Return a weight's arrays as a sequence, one per layer if the weight was split."""
     return leaf if isinstance(leaf, tuple) else (leaf,)
 
 
@@ -84,7 +84,7 @@ def copied(array: jax.Array) -> Host:
 
 
 def is_pinnable(array: jax.Array) -> bool:
-    """Return whether its devices are attached to a bus and read pinned host memory."""
+    """Return whether an array's devices are attached to a bus and read pinned host memory."""
     (first, *_) = array.devices()
     kinds = {memory.kind for memory in first.addressable_memories()}
     return first.platform != "cpu" and HOST_MEMORY in kinds

@@ -28,7 +28,7 @@ class Launcher(Protocol):
         ...
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        """Register callbacks, called from any thread, for when another process is told to stop."""
+        """Register callbacks, called from any thread, for when a slice's process should stop."""
         ...
 
     def growing(self, programs: BucketPrograms, prepared: PreparedRow, larger: bool) -> None:
@@ -78,12 +78,12 @@ class Launcher(Protocol):
     def wait(self, results: PyTree) -> PyTree:
         """Wait for a program's results.
 
-        Raises: the program's error; EngineDied: the engine failed.
+        Raises: the program's error; EngineFailed: the engine failed.
         """
         ...
 
     def fetch(self, results: PyTree) -> PyTree:
-        """Wait for arrays, and copy them to the host."""
+        """Wait for device arrays, and copy them to the host."""
         ...
 
 

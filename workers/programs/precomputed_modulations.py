@@ -35,7 +35,7 @@ class Modulations:
     """Modulations on the device, leaves [STEPS, …]."""
 
     def serve(self, step_program: StepProgram, step: int) -> bool:
-        """Return whether these modulations include the given step."""
+        """Return whether these modulations include those of the given step."""
         return self.step_program == step_program and self.group_start == group_start(step)
 
 
@@ -58,12 +58,12 @@ def precompute(
 
 
 def group_start(step: int) -> int:
-    """Return the first step of the group that is computed with this step."""
+    """Return the first step of the group whose modulations are computed with this step's."""
     return step - index_in_group(step)
 
 
 def index_in_group(step: int) -> int:
-    """Return the index of a step in its group."""
+    """Return the index of a step in its group of precomputed modulations."""
     return step % STEPS
 
 

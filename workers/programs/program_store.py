@@ -41,7 +41,7 @@ class ProgramStore:
         trace: Callable[[], Traced],
         layout: Layout | None = None,
     ) -> Program:
-        """Return the stored program of this key, or compile the result of `trace`.
+        """Return the stored program with this name and arguments, or compile the result of `trace`.
 
         Args:
             name: parts that distinguish the program from others with the same arguments.

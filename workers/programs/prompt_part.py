@@ -31,7 +31,7 @@ Recall = Callable[[Inputs, Callable[[], PyTree]], PyTree]
 
 
 class PromptPart(NamedTuple):
-    """Part of a row that depends on weights and on inputs without noise."""
+    """Part of a row that depends on weights and on inputs without noise: the encoded prompt."""
 
     entries: tuple[str, ...]
     """Names of the row's entries; empty: nothing is worth reusing."""
@@ -59,7 +59,7 @@ def _is_reusable(inputs: Inputs, read: Collection[str]) -> bool:
 
 
 def computed(inputs: Inputs, compute: Callable[[], PyTree]) -> PyTree:
-    """Compute the conditioning: the `Recall` without a cache."""
+    """Compute the prompt's encoding: the `Recall` without a cache."""
     return compute()
 
 
@@ -73,7 +73,7 @@ def whole_program(program: Program) -> Program:
 
 
 def joined_program(conditioning: Program, rest: Program, part: PromptPart) -> Program:
-    """Join both programs: (weights, inputs, recall) → row."""
+    """Join the programs of both parts of `encode`: (weights, inputs, recall) → row."""
 
     def encode(weights: list[Any], inputs: Inputs, recall: Recall = computed) -> PyTree:
         read = {name: inputs[name] for name in part.inputs}
@@ -84,13 +84,13 @@ def joined_program(conditioning: Program, rest: Program, part: PromptPart) -> Pr
 
 
 def _composed(encode: Program, *parts: Program) -> Program:
-    """Record the compiled programs that a function runs."""
+    """Record the compiled programs that an encode function runs."""
     encode.parts = parts  # type: ignore[attr-defined]
     return encode
 
 
 def compiled_programs(program: Program) -> list[Any]:
-    """Return the compiled programs of a program, which is one itself or is composed of some."""
+    """Return the compiled programs that a program consists of."""
     program = inspect.unwrap(program)
     parts = getattr(program, "parts", None)
     return (

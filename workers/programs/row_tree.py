@@ -17,7 +17,7 @@ SPLIT: Mapping[str, Axes] = {f"['{CACHE_KEY}']['{name}']": RESIDUAL for name in 
 
 
 class PlainArray(NamedTuple):
-    """Shape and dtype of an abstract array, which can be pickled."""
+    """Picklable shape and dtype of an abstract array."""
 
     shape: tuple[int, ...]
     dtype: str

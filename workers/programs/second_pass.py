@@ -16,7 +16,7 @@ from models.spec.model_spec import ModelSpec
 
 
 def begins_with(fields: Fields, spec: ModelSpec) -> str:
-    """Return the field that holds the input of a request's second pass."""
+    """Return the field that holds the input image of a request's second pass."""
     return HIRES if upscaler_of(fields) in spec.enlargers else "image"
 
 
@@ -37,7 +37,7 @@ def with_stand_in(fields: Fields, spec: ModelSpec, images: Mapping[str, bytes]) 
 
 
 def stand_in(upscaler: str, enlargers: Collection[str] = ()) -> bytes:
-    """Return a stand-in for the second pass's input, of the same kind: latents or one pixel.
+    """Return a stand-in for the second pass's input image, of the same kind: latents or a pixel.
 
     The kind matters: an image draws noise for the VAE's posterior, and latents do not.
 

@@ -104,13 +104,13 @@ class StepTimes:
 
 
 def typical(seconds: Iterable[float]) -> float:
-    """Return the lower quartile: a busy host makes many steps appear slower than the device is."""
+    """Return the lower quartile of step times: a busy host makes many of them appear slower."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 4]
 
 
 class Recent:
-    """Recent durations of one operation, and their median."""
+    """Recent durations of one operation, for their median."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=MEMORY)

@@ -161,7 +161,7 @@ class Tracer:
     def _jit(
         self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None
     ) -> Wrapped:
-        """Jit a function with trace options. Args: to: output shardings; None: not set here."""
+        """Jit a function with the trace's options. Args: to: output shardings; None: unset."""
         options = TraceOptions(layout or self.layout, record=self._record)
 
         @functools.wraps(function)
@@ -214,7 +214,7 @@ def row_digests(latents: Shaped[Array, "batch ..."]) -> UInt32[Array, " batch"]:
 
 
 def mixed(bits: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Return a bijection of 32 bits in which each bit depends on all others."""
+    """Return a bijection of 32-bit integers in which each bit depends on all others."""
     bits = (bits ^ (bits >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return bits ^ (bits >> np.uint32(16))

@@ -88,7 +88,7 @@ def _split(stack: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _of_layer(sharding: Sharding, axes: int) -> Sharding:
-    """Return the sharding of one layer of a stack."""
+    """Return the sharding of one layer of a stacked weight."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     over = (*sharding.spec, *[None] * (axes - len(sharding.spec)))

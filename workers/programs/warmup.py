@@ -107,7 +107,7 @@ def prepare(pipeline: Pipeline, fields: Fields) -> PreparedRow:
 
 
 def prepared_passes(pipeline: Pipeline, fields: Fields) -> list[PreparedRow]:
-    """Prepare a request like `prepare`, with its second pass if any. Raises: as `prepare`."""
+    """Prepare a request as `prepare`, with its second pass if any. Raises: as `prepare`."""
     prepared, images = prepare_with_stand_ins(pipeline, fields)
     _, second = passes(fields, pipeline.spec)
     if second is None:
@@ -143,7 +143,7 @@ def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
 
 
 def grey_image() -> bytes:
-    """Return the file of a stand-in image."""
+    """Return a small grey image file, as a stand-in for input images."""
     file = io.BytesIO()
     Image.new("RGB", (SIDE_PX, SIDE_PX), "grey").save(file, "PNG")
     return file.getvalue()

@@ -45,7 +45,7 @@ def use_compile_cache(folder: Path) -> None:
 
 
 def _drop_foreign(folder: Path) -> None:
-    """Delete files that others may have written, since JAX does not check ownership."""
+    """Delete cache files that others may have written, since JAX does not check ownership."""
     for path in folder.iterdir():
         try:
             check_owner(path.lstat(), path)
@@ -59,7 +59,7 @@ def _drop_foreign(folder: Path) -> None:
 
 @cache
 def _count() -> None:
-    """Register the metrics listener once per process: JAX calls all listeners for each program."""
+    """Register the listener for cache metrics once per process."""
 
     def record_event(event: str, **details: Any) -> None:
         if event in EVENTS:
@@ -71,7 +71,7 @@ def _count() -> None:
 
 @contextmanager
 def answers() -> Iterator[list[str]]:
-    """Collect the results of cache lookups that this thread makes inside the context."""
+    """Collect the results of compile cache lookups by this thread inside the context."""
     lookups: list[str] = []
     _heard.answers = lookups
     try:

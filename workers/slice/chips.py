@@ -17,7 +17,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Shares of the rated peak that programs reach. Assumptions, not measurements."""
+    """Assumed shares of the rated peaks that programs reach; not measured."""
 
     matmul: float
     attention: float
@@ -37,7 +37,7 @@ AMPERE = Efficiency(matmul=0.65, attention=0.55, conv=0.4)
 
 @dataclass(frozen=True)
 class Chip:
-    """Device as JAX counts it, with its rates. Links are rated in one direction."""
+    """Kind of device as JAX counts it, with its rates. Links are rated in one direction."""
 
     name: str
     kind: Literal["tpu", "gpu"]

@@ -46,7 +46,7 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
 
 
 def is_described(device: jax.Device) -> bool:
-    """Return whether a device is only described by a compiler."""
+    """Return whether a device is only described by a compiler, not present."""
     return bool(device.client.runtime_type == "compile_only_runtime")
 
 

@@ -55,7 +55,7 @@ def visible(devices: Sequence[int]) -> dict[str, str]:
 
 
 def _among(shown: str, devices: Sequence[int]) -> str:
-    """Return these GPUs of the operator's `CUDA_VISIBLE_DEVICES`; empty if that is empty."""
+    """Return these GPUs of the operator's `CUDA_VISIBLE_DEVICES`; empty if it is empty."""
     gpus = shown.split(",") if shown else []
     if gpus and len(gpus) <= max(devices):
         raise ValueError(f"CUDA_VISIBLE_DEVICES={shown} has no GPU number {max(devices)}")

@@ -40,7 +40,7 @@ Choice = Literal["plain", "experimental"]
 
 
 class Kernels(NamedTuple):
-    """Kernels of a device."""
+    """Kernels of attention and of 8-bit products that a device uses."""
 
     attention: Kernel
     eight_bit: Product | None
@@ -48,7 +48,7 @@ class Kernels(NamedTuple):
 
 
 def usable_kernels(device: jax.Device, dtype: DTypeLike, choice: Choice) -> Kernels:
-    """Return the chosen kernels of a device; plain ones replace those that fail the comparison.
+    """Return a device's chosen kernels; plain ones replace those that fail a numeric check.
 
     Nothing is compared on a device that a compiler only describes.
 

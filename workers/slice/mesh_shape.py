@@ -91,7 +91,7 @@ class MeshShape:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no size depends on the number of devices."""
+        """Return whether every axis size is set, independently of the number of devices."""
         return REST not in (*self.ici.values(), *self.dcn.values())
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class MeshShape:
         return in_words(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
 
     def _ring(self, context: int, hosts: int, heads: int) -> int:
-        """Return the number of ring parts.
+        """Return the number of ring parts of the context axis.
 
         Args:
             heads: heads per tensor part, which Ulysses groups must divide; 0: any.
@@ -114,7 +114,7 @@ class MeshShape:
 
 
 def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
-    """Return every axis's size; the axis of -1 gets the remaining devices.
+    """Return the size of every mesh axis; the axis of -1 gets the remaining devices.
 
     Raises: ValueError: the product differs from the number of devices.
     """
@@ -164,7 +164,7 @@ def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Mesh
 
 
 def in_words(sizes: Mapping[str, int]) -> str:
-    """Format axis sizes for messages, as in `cfg 2 · context 4`."""
+    """Format mesh axis sizes for messages, as in `cfg 2 · context 4`."""
     return " · ".join(f"{axis} {size}" for axis, size in sizes.items()) or "(no axes)"
 
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Kind of accelerator: its device files, and its libraries' requirements."""
+    """Kind of accelerator: its device files, and the requirements of its libraries."""
 
     name: str
     platforms: tuple[str, ...]
@@ -77,7 +77,7 @@ ACCELERATORS = (TPU, GPU)
 
 @dataclass(frozen=True)
 class Fault:
-    """Problem of a machine, as a sentence that states the remedy."""
+    """Problem of a machine that prevents or slows down a worker, as a sentence with the remedy."""
 
     text: str
     is_fatal: bool = False
@@ -153,7 +153,7 @@ def faults(kind: Accelerator, devices: int, root: Path = ROOT) -> Iterator[Fault
 
 
 def device_files(kind: Accelerator, root: Path = ROOT) -> list[Path]:
-    """Return the existing device files of this kind."""
+    """Return the existing device files of an accelerator."""
     return sorted(file for name in kind.files for file in (root / "dev").glob(name))
 
 
@@ -183,7 +183,7 @@ def _devices_a_chip(kind: Accelerator, root: Path) -> int:
 
 
 def _unopenable(dev: Path, files: Sequence[Path]) -> Iterator[Fault]:
-    """Yield one problem for all files with the same owner and mode."""
+    """Yield one problem for all device files with the same owner and mode that cannot be opened."""
     shut: dict[str, list[Path]] = {}
     for file in files:
         if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
@@ -210,7 +210,7 @@ def raised_memlock() -> int:
 
 
 def locked_memory(limit_bytes: int, root: Path = ROOT) -> Iterator[Fault]:
-    """Yield a problem if the limit of locked memory applies."""
+    """Yield a problem if the limit of locked memory is too low for accelerators."""
     is_enough = limit_bytes == resource.RLIM_INFINITY or limit_bytes >= LEAST_MEMLOCK_BYTES
     if not (is_enough or _may_lock_all(root)):
         yield Fault(

@@ -33,7 +33,7 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Parse a chip and a size, such as `v6e:2x4`.
+        """Parse the text of a topology: chip and size, such as `v6e:2x4`.
 
         Raises: PlanError: unknown chip or size; names the valid ones.
         """

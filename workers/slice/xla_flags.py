@@ -17,7 +17,7 @@ VARIABLES: Mapping[str, str] = {"libtpu": "LIBTPU_INIT_ARGS", "xla": "XLA_FLAGS"
 def chosen(
     chip: str | None, family: str, batching: str = "exact", table: Path = TABLE
 ) -> dict[str, tuple[str, ...]]:
-    """Return the table's flags for a family on a chip, by kind; empty for other chips."""
+    """Return the flag table's XLA flags for a family on a chip, by kind; empty for other chips."""
     sets = list(_sets(chip, family, batching, table))
     merged_flags = {kind: merged(*(entry.get(kind, ()) for entry in sets)) for kind in VARIABLES}
     return {kind: flags for kind, flags in merged_flags.items() if flags}
@@ -26,7 +26,7 @@ def chosen(
 def of_settings(
     flags: Literal["auto"] | Sequence[str], chip: str | None, family: str, batching: str = "exact"
 ) -> dict[str, tuple[str, ...]]:
-    """Combine the table's flags with a pool's flags, which override them; on a TPU for libtpu."""
+    """Combine the table's XLA flags with a pool's flags, which override them."""
     flags_of_table = chosen(chip, family, batching)
     if flags == "auto":
         return flags_of_table
@@ -38,7 +38,7 @@ def of_settings(
 def check_batching(
     given: Sequence[str], chip: str | None, family: str, batching: str, table: Path = TABLE
 ) -> None:
-    """Verify that flags do not conflict with those that the batching mode needs.
+    """Verify that XLA flags do not conflict with those that the batching mode needs.
 
     Raises: ValueError: a flag overrides one that the table has for this batching mode.
     """
@@ -52,7 +52,7 @@ def check_batching(
 
 
 def merged(*sets: Sequence[str]) -> tuple[str, ...]:
-    """Merge sets of flags; the last of each name wins."""
+    """Merge sets of XLA flags; the last of each name wins."""
     return tuple({name_of(flag): flag for flags in sets for flag in flags}.values())
 
 
@@ -62,7 +62,7 @@ def name_of(flag: str) -> str:
 
 
 def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the table that match all of these."""
+    """Yield the entries of the XLA flag table for this chip, family and batching mode."""
     for entry in tomllib.loads(table.read_text())["set"]:
         wanted = family in entry.get("families", [family])
         if chip in entry["chips"] and wanted and batching in entry.get("batching", [batching]):
@@ -70,7 +70,7 @@ def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator
 
 
 def environment(flags: Mapping[str, Sequence[str]], base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables to set; the operator's own flags follow and override."""
+    """Return the environment variables with XLA flags; the operator's own flags override them."""
     return {
         variable: " ".join([*flags[kind], *base.get(variable, "").split()])
         for kind, variable in VARIABLES.items()

@@ -46,7 +46,7 @@ class RandomAdapters:
 
     @property
     def bytes(self) -> int:
-        """Size of one row's adapter files."""
+        """Size in bytes of one row's adapter files."""
         return sum(file.stat().st_size for file in self._files.values())
 
     def with_adapters(self, fields: Fields, row: int) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class EngineCase:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields, with the preset that uses the 8-bit weights."""
+        """Return the request's fields, with the preset that uses the 8-bit weights."""
         preset = {"quality": EIGHT_BIT_PRESETS[self.eight_bit]} if self.eight_bit else {}
         return {**preset, **self.request}
 
@@ -129,7 +129,7 @@ def networks_of(prepared: PreparedRow) -> set[str]:
 
 
 def _pages(case: EngineCase, networks: Collection[str]) -> int:
-    """Return the pages for adapters of all rows and networks."""
+    """Return the number of bank pages that the adapters of all rows and networks need."""
     return pages_of(case.lora_rank) * case.batch * len(networks) if case.lora_rank else 0
 
 

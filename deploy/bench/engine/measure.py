@@ -31,7 +31,7 @@ MATRIX_REPEATS = 5
 
 
 def measured(case: EngineCase) -> Result:
-    """Measure one model at one size.
+    """Measure the speed and memory of one model at one image size.
 
     Raises: as `deploy.bench.engine.case.opened`; GenerationFailed: a request failed.
     """
@@ -117,7 +117,7 @@ async def _by_engine(
 async def _rounds(
     engine: TimedEngine, case: EngineCase, model: LoadedCase, adapters: RandomAdapters | None
 ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """Return the rounds without and with adapters, run alternately."""
+    """Measure rounds of requests without and with adapters, alternately."""
     plain, adapted = [], []
     requests: list[Fields] = [{**model.fields, "seed": seed} for seed in range(case.batch)]
     for _ in range(case.repeats):
@@ -133,7 +133,7 @@ async def _rounds(
 async def _round(
     engine: TimedEngine, model: LoadedCase, requests: Sequence[Fields]
 ) -> dict[str, float]:
-    """Run these requests concurrently; return the seconds of each stage."""
+    """Run a round of concurrent requests; return the seconds of each stage."""
     _, images = warmup.prepare_with_stand_ins(model.pipeline, model.fields)
     await asyncio.gather(*(engine.generate(fields, images) for fields in requests))
     return stage_seconds(engine.taken())
@@ -164,7 +164,7 @@ def covered(spans: Sequence[Span]) -> float:
 
 
 def _programs(programs: BucketPrograms) -> list[Any]:
-    """Return the compiled programs that a request runs."""
+    """Return the compiled programs that a benchmark's request runs."""
     steps = [
         program
         for step_kind in programs.step_kinds.values()

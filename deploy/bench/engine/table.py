@@ -15,7 +15,7 @@ QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the l
 
 
 def show(report: Json, console: Console) -> None:
-    """Print a table with a column per model, followed by notes."""
+    """Print engine benchmark results as a table with a column per model, followed by notes."""
     results = [item for item in report["results"] if "refused" not in item]
     if results:
         columns = [figures(result) for result in results]
@@ -57,7 +57,7 @@ def figures(result: Json) -> dict[str, str]:
 
 
 def adapted(result: Json | None) -> dict[str, str]:
-    """Return the cell of a step with adapters, if measured."""
+    """Return the table row of a step with adapters, if measured: its time and ratio."""
     if result is None:
         return {}
     ratio = Spread.of(result["of_plain"])
@@ -67,7 +67,7 @@ def adapted(result: Json | None) -> dict[str, str]:
 
 
 def rows(result: Json) -> str:
-    """Format the number of requests, and the rows of a program if different."""
+    """Format a benchmark's number of requests, and the program's rows if different."""
     same = result["batch"] == result["exact_rows"]
     return str(result["batch"]) + ("" if same else f" by {result['exact_rows']}")
 
@@ -80,7 +80,7 @@ def numbers(result: Json) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format a median with its quartiles."""
+    """Format a benchmark's median with its quartiles."""
     statistics = Spread.of(values)
     return f"{shown(statistics.median)} ({shown(statistics.low)} to {shown(statistics.high)})"
 
@@ -98,7 +98,7 @@ def _of_adapters(result: Json) -> str:
 
 
 def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
-    """Yield notes for the reader of the table."""
+    """Yield the notes below a table of engine benchmark results."""
     for result in results:
         rate = result["matrix"][0]
         yield (

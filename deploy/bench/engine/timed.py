@@ -23,7 +23,7 @@ STAGES = ("encode", "denoise", "decode", "request")
 
 @dataclass(frozen=True)
 class Span:
-    """Stage of one request, in times of `time.perf_counter`."""
+    """Stage of one benchmark request, from start to end, in times of `time.perf_counter`."""
 
     stage: str
     begun_at: float
@@ -56,7 +56,7 @@ class Recorder(Observer):
 
     @contextmanager
     def recording(self, stage: str) -> Iterator[None]:
-        """Record the span of a stage."""
+        """Record the start and the end of a request's stage as a span."""
         begun_at = time.perf_counter()
         yield
         self.spans.append(Span(stage, begun_at, time.perf_counter()))

@@ -37,7 +37,7 @@ PROMPT = "a red circle on a blue background"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results of alternating turns, in order."""
+    """Results of a benchmark that compares two backends in alternating turns, in order."""
 
     model: str
     native: Sequence[Json]
@@ -60,17 +60,17 @@ class Comparison:
 
 
 def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
-    """Return their median time divided by ours, for each pair of turns."""
+    """Return the other backend's median time divided by the native one's, for each turn."""
     return [median(b) / median(a) for a, b in zip(ours, theirs, strict=False)]
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format a median with its range."""
+    """Format a median time with its range."""
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def compared(model: str, turn: Callable[[str], Json], turns: int) -> Comparison:
-    """Run the turns, the native backend first.
+    """Run turns of the native and the diffusers backend alternately, the native one first.
 
     Args:
         turn: runs a turn of one backend.
@@ -91,7 +91,7 @@ def compared(model: str, turn: Callable[[str], Json], turns: int) -> Comparison:
 def default_trace(
     model: str, count: int, fields: Mapping[str, Any], listed: Mapping[str, Any]
 ) -> list[TimedRequest]:
-    """Return requests to send at once, of different prompts and seeds.
+    """Return the default requests of a comparison: sent at once, with different prompts and seeds.
 
     Args:
         fields: of every request.
@@ -173,7 +173,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def every(turns: Sequence[Mapping[str, Any]], stage: str) -> list[float]:
-    """Return the times of a stage in all turns."""
+    """Return the requests' times of one stage in all turns of a backend."""
     return [time for turn in turns for time in turn[stage]]
 
 
@@ -182,7 +182,7 @@ def _range(times: Sequence[float]) -> str:
 
 
 def notes(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines on the stages, the amount of work, the machine and the versions."""
+    """Yield notes on a comparison: stages, amount of work, machine and versions."""
     for stage, meaning in STAGES.items():
         yield f"{stage}: {meaning}"
     turns, made_on = report[NATIVE], report["machine"]

@@ -70,7 +70,7 @@ def _work_s(answer: RequestOutcome, alone: Mapping[str, Alone]) -> float:
 def dues(
     requested: Mapping[str, float], weights: Mapping[str, float], whole: float
 ) -> dict[str, float]:
-    """Return weighted max-min shares.
+    """Return the tenants' weighted max-min shares of the device time.
 
     No tenant gets more than it requested. The rest is divided among the others by weight.
 

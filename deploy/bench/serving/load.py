@@ -171,7 +171,7 @@ async def _give_up(
 
 
 async def _call_off(server: Server, answers: Sequence[RequestOutcome]) -> None:
-    """Cancel the jobs that the server still has."""
+    """Cancel the jobs of a load that the server still has."""
     left = [
         unfinished
         for unfinished in answers

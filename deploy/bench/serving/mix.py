@@ -69,7 +69,7 @@ ShareT = TypeVar("ShareT", bound=Share)
 
 
 def plan(mix: Mix) -> Iterator[TimedRequest]:
-    """Yield the requests in order of time, deterministically.
+    """Yield the requests of a load in order of time, deterministically.
 
     A mix with another rate has the same requests at other intervals.
     """
@@ -98,7 +98,7 @@ def _draw(rng: random.Random, among: Sequence[ShareT]) -> ShareT:
 
 
 def read_mix(path: Path) -> dict[str, Any]:
-    """Read a mix file without validation. Raises: UsageError."""
+    """Read the file of a load's mix without validation. Raises: UsageError."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -108,7 +108,7 @@ def read_mix(path: Path) -> dict[str, Any]:
 
 
 def mix_of(fields: dict[str, Any]) -> Mix:
-    """Validate a parsed mix.
+    """Validate the parsed file of a load's mix.
 
     Raises: UsageError: names every unknown key and invalid value.
     """

@@ -29,7 +29,7 @@ from deploy.exit_codes import UsageError
 
 
 def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> dict[str, Any]:
-    """Return the report of a run. Times are in seconds.
+    """Return the report of a load benchmark. Times are in seconds.
 
     All percentiles have the same definition (`statistics.percentile`). `client` is the sending
     machine.
@@ -74,7 +74,7 @@ def _waits_by(
 
 
 def _offered(run: Run) -> float | None:
-    """Return the requested device-seconds per second.
+    """Return the load that was requested: device-seconds per second.
 
     Requests count with their cost on the unloaded server. 1 is the capacity of a device that works
     on one image at a time.
@@ -87,7 +87,7 @@ def _offered(run: Run) -> float | None:
 
 
 def read_alone(path: Path) -> dict[str, Alone]:
-    """Read the unloaded times of an earlier report. Raises: UsageError."""
+    """Read the unloaded times of an earlier load report. Raises: UsageError."""
     try:
         sections = json.loads(path.read_text("utf-8"))["alone"]
         return {shape: Alone(**values) for shape, values in sections.items()}

@@ -76,7 +76,7 @@ class RequestOutcome:
         return self.whole_s - self.late_s - self.queue_s - self.device_s
 
     def met(self, deadline_s: float) -> bool:
-        """Return whether the request succeeded within that time."""
+        """Return whether the request succeeded within `deadline_s` seconds."""
         if self.outcome != SUCCEEDED or self.whole_s is None:
             return False
         return self.whole_s <= deadline_s

@@ -77,7 +77,10 @@ class Server:
         }
 
     async def listed(self, tenant: str | None = None) -> dict[str, dict[str, Any]]:
-        """Return the models of `GET /v1/models` by name. Raises: ApiError, ServiceUnreachable."""
+        """Return the models that `GET /v1/models` lists, by name.
+
+        Raises: ApiError, ServiceUnreachable.
+        """
         try:
             answer = await self._http.get("/v1/models", headers=self._headers(tenant))
             return {model["name"]: model for model in checked(answer).json()["data"]}
@@ -180,7 +183,7 @@ class Server:
         return job
 
     async def _files(self, answer: RequestOutcome, job: Mapping[str, Any]) -> float:
-        """Download the files of a successful job; return the seconds."""
+        """Download the output files of a successful job; return the seconds."""
         if not self._fetch or answer.outcome != SUCCEEDED:
             return 0.0
         began, headers = time.perf_counter(), self._headers(answer.timed_request.tenant)
@@ -197,7 +200,7 @@ class Server:
 
 
 def _refused(answer: RequestOutcome, response: httpx.Response) -> None:
-    """Record a refusal with the server's error code."""
+    """Record a request's refusal with the server's error code."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
         problem = response.json()

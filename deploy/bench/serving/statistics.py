@@ -42,7 +42,7 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
 def grouped(
     answers: Iterable[RequestOutcome], by: Callable[[RequestOutcome], Key]
 ) -> dict[Key, list[RequestOutcome]]:
-    """Group outcomes of requests by a key."""
+    """Group the outcomes of a load's requests by a key."""
     groups: defaultdict[Key, list[RequestOutcome]] = defaultdict(list)
     for answer in answers:
         groups[by(answer)].append(answer)
@@ -105,7 +105,10 @@ def goodput(
 
 
 def deadlines(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
-    """Count the deadlines met by scale (None: deadlines in seconds)."""
+    """Count the requests with a deadline, and those that met it, by deadline scale.
+
+    The scale of deadlines in seconds is None.
+    """
     with_deadline = [answer for answer in answers if answer.deadline_s is not None]
     groups = grouped(with_deadline, lambda answer: answer.timed_request.deadline_scale)
     rows = []

@@ -13,7 +13,7 @@ FILE_WIDTH = 140
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """Print a report's tables; files get a fixed width."""
+    """Print the tables of a load report; files get a fixed width."""
     if not console.is_terminal:
         console.width = FILE_WIDTH
     for table in tables(report):
@@ -22,7 +22,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield all tables of a load's report, including empty ones."""
+    """Yield all tables of a load report, including empty ones."""
     yield _summary(report)
     yield _alone(report["alone"])
     yield _waits(report["waits"])
@@ -150,5 +150,5 @@ def _number(value: float | None) -> str:
 
 
 def _digits(value: float) -> str:
-    """Format with three significant digits, or as an integer."""
+    """Format a number with three significant digits, or as an integer."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

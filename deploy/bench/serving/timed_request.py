@@ -31,7 +31,7 @@ SAME_WORK = frozenset(
 
 
 class Part(BaseModel):
-    """Base of parsed file sections; rejects unknown keys."""
+    """Base of the parsed sections of load files; rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -60,7 +60,7 @@ class TimedRequest(Part):
 
     @property
     def model(self) -> str:
-        """Model that the request names."""
+        """Model that the timed request names."""
         return str(self.request.get("model", ""))
 
     @property
@@ -122,7 +122,7 @@ def _parsed(path: Path, number: int, line: str) -> TimedRequest:
 
 
 def explained(error: ValidationError) -> str:
-    """Format validation errors with the names of the fields."""
+    """Format the validation errors of a load file with the names of the fields."""
     wrong = ((".".join(map(str, item["loc"])), item["msg"]) for item in error.errors())
     return "; ".join(f"{name}: {message}" if name else message for name, message in wrong)
 

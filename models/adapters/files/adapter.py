@@ -54,7 +54,7 @@ class StoredArray:
         return self.array.dtype == np.uint16
 
     def __getitem__(self, index: Any) -> StoredArray:
-        """Return a part of the array."""
+        """Return an indexed part of the array, in the file's dtype."""
         return StoredArray(self.array[index])
 
     def float32(self) -> np.ndarray:
@@ -97,7 +97,7 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Number of ranks."""
+        """Rank of the low-rank change."""
         return self.up.shape[1]
 
 
@@ -180,7 +180,7 @@ Changes = Mapping[LayerPosition, LayerChange]
 
 @dataclass(frozen=True)
 class Adapter:
-    """Changes of a model's networks by one adapter."""
+    """Changes that one adapter makes to a model's networks, by layer."""
 
     networks: Mapping[str, Changes]
     """Changes by network name in the pipeline's weights; each is non-empty."""
@@ -189,7 +189,7 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """Highest rank of a layer."""
+        """Highest rank of the adapter's layers."""
         return max(change.rank for change in self._changes())
 
     @property

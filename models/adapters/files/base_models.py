@@ -40,13 +40,13 @@ CALLED = {"SD 1": "Stable Diffusion 1 or 2"}
 
 
 def looks_made_for(keys: Iterable[str]) -> str | None:
-    """Return the name of the base model that a file's keys indicate; None: unknown."""
+    """Return the base model that the keys of an adapter's file indicate; None: unknown."""
     model = _first_match(SIGNS, keys)
     return model and CALLED.get(model, model)
 
 
 def other_kind_of(keys: Iterable[str]) -> str | None:
-    """Return what a file without adapters is, by its keys; None: unknown."""
+    """Return the kind of a file that is not an adapter, by its keys; None: unknown."""
     return _first_match(OTHER_FILES, keys)
 
 

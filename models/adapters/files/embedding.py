@@ -37,7 +37,7 @@ Vectors = Mapping[str, np.ndarray]
 
 
 def is_embedding(keys: Collection[str]) -> bool:
-    """Return whether a file with these keys is an embedding."""
+    """Return whether a file with these keys is a textual inversion embedding."""
     listed = {key for names in KEYS.values() for key in names}
     return bool(keys) and all(key in listed or _SINGLE.fullmatch(key) for key in keys)
 
@@ -104,7 +104,7 @@ def _read(file: TensorFile, hidden_sizes: Mapping[str, int], prefix: str = "") -
 def _entries(
     file: TensorFile, hidden_sizes: Mapping[str, int], prefix: str
 ) -> dict[str, TensorEntry]:
-    """Return the arrays by encoder, with their shapes validated. Raises: AdapterError."""
+    """Return an embedding's arrays by text encoder, with validated shapes. Raises: AdapterError."""
     if not hidden_sizes:
         raise AdapterError(
             "it is an embedding (textual inversion), which this model does not read; models of "
@@ -124,7 +124,7 @@ def _entries(
 
 
 def _check_shape(entry: TensorEntry, hidden: int) -> None:
-    """Validate an array: float [vectors, hidden], or [hidden] for one vector."""
+    """Validate an embedding's array: float [vectors, hidden], or [hidden] for one vector."""
     shape = ", ".join(map(str, entry.shape))
     if not entry.is_float or len(entry.shape) not in (1, 2) or entry.shape[-1] != hidden:
         raise AdapterError(

@@ -88,7 +88,7 @@ def inspect(
 
 
 def _unused(ignored: Ignored, embeddings: Collection[str]) -> Ignored:
-    """Return the keys of no layer without those of embeddings that requests use."""
+    """Return the ignored keys of an adapter's file, without those of embeddings in use."""
     used = tuple(f"{BUNDLE}{name}." for name in embeddings)
     return {key: reason for key, reason in ignored.items() if not key.startswith(used)}
 
@@ -111,7 +111,7 @@ def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
 
 @dataclass(frozen=True)
 class _Content:
-    """Validated layers of a file, not read yet."""
+    """Validated layers of an adapter's file, whose arrays have not been read yet."""
 
     file: TensorFile
     alphas: Alphas
@@ -119,12 +119,12 @@ class _Content:
     ignored: Ignored
 
     def changes(self, layer: LayerEntries) -> Iterator[tuple[LayerPosition, LayerChange]]:
-        """Read the changes of a name's layers. Raises: AdapterError."""
+        """Read the changes of all layers that a name in an adapter's file stands for."""
         return changes_of(layer, self.file, self.alphas)
 
 
 def _content(file: TensorFile, names: Names) -> _Content:
-    """Validate a file's header, and the contents of layers with two names. Raises: AdapterError."""
+    """Validate an adapter file's header, and layers with two names. Raises: AdapterError."""
     check_kind(file.entries)
     layers, unmatched = by_layer(file.entries, names)
     for layer in layers:
@@ -160,7 +160,7 @@ def _check_sizes(layer: LayerEntries, keys: Mapping[str, TensorEntry]) -> None:
 
 
 def _limit(max_rank: int | None, has_magnitudes: bool) -> int | None:
-    """Return the rank for matrices, without the page of magnitudes. Raises: AdapterError."""
+    """Return the rank for matrices without the page of DoRA magnitudes. Raises: AdapterError."""
     if max_rank is None or not has_magnitudes:
         return max_rank
     if max_rank <= PAGE_RANK:
@@ -172,7 +172,7 @@ def _limit(max_rank: int | None, has_magnitudes: bool) -> int | None:
 
 
 def _reduction(content: _Content, ranks: list[int], limit: int) -> str:
-    """Return a sentence about a reduction, with the error of some of the layers."""
+    """Describe the reduction of an adapter's rank in a sentence, with the error of some layers."""
     layers = [layer for layer, rank in zip(content.layers, ranks, strict=True) if rank > limit]
     shapes = [shape for layer in layers for shape in layer.goal.layers.values()]
     numbers = sum(

@@ -96,7 +96,7 @@ class LayerEntries:
 
 
 def check_kind(keys: Iterable[str]) -> None:
-    """Reject unsupported kinds of adapters. Raises: AdapterError."""
+    """Reject kinds of adapter files that are not supported. Raises: AdapterError."""
     keys = list(keys)
     for part, kind in REFUSED:
         matches = [key for key in keys if part in key]
@@ -110,7 +110,7 @@ def check_kind(keys: Iterable[str]) -> None:
 def by_layer(
     entries: Mapping[str, TensorEntry], names: Names
 ) -> tuple[list[LayerEntries], list[TensorEntry]]:
-    """Group arrays by layer.
+    """Group the arrays of an adapter's file by layer.
 
     Returns: layers; and arrays of unknown layers.
 
@@ -132,7 +132,10 @@ def by_layer(
 
 
 def _parted(key: str, names: Names) -> tuple[str, Kind, NamedLayers | None]:
-    """Split a key into a layer's name and the array's role; the goal is None without a match."""
+    """Split a file's key into layer name and role of the array, with the layers of that name.
+
+    The last is None if the model has no such layer.
+    """
     for name, kind in (*_readings(key), *_readings(_unwrapped(key))):
         goal = names.find(name)
         if goal is None and ".processor" in name:
@@ -150,13 +153,13 @@ def _readings(key: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _unwrapped(key: str) -> str:
-    """Return a key without an adapter's name and the names of wrappers; empty: it has none."""
+    """Strip adapter names and wrappers from a file's key; return an empty text if it has none."""
     plain = _WRAPPER.sub("", _ADAPTER_NAME.sub(r"\1", key))
     return "" if plain == key else plain
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Return the first keys in order, for messages."""
+    """Format the first of an adapter file's keys, in order, for messages."""
     ordered = sorted(keys)
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     return ", ".join(map(shown, ordered[:SHOWN])) + more

@@ -54,7 +54,10 @@ Entries = tuple[TensorEntry, ...]
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a change, from the file's header. Without a window, `columns` may include one."""
+    """Sizes of a layer's change, from the file's header.
+
+    Without a window, `columns` may include one.
+    """
 
     rows: int
     columns: int
@@ -64,7 +67,7 @@ class _Sizes:
 
 
 def check_width(layer: LayerEntries) -> None:
-    """Reject a file that widens a model's input.
+    """Reject an adapter file that widens a model's input.
 
     Such a file defines another checkpoint, with additional keys that adapters do not have.
 
@@ -125,7 +128,10 @@ def _is_narrow(layer: LayerEntries, sizes: _Sizes) -> bool:
 
 
 def _checked_form(layer: LayerEntries) -> str | None:
-    """Return the form of a layer's change; None: a bias alone. Raises: AdapterError."""
+    """Return how a file represents a layer's change (low-rank, LoKr, LoHa, whole); None: bias only.
+
+    Raises: AdapterError: arrays are empty, missing, of an unsupported dtype, or of two forms.
+    """
     parts, name = layer.entries, shown(layer.name)
     for kind, entry in parts.items():
         if not entry.size:
@@ -256,7 +262,7 @@ def _matrix(entry: TensorEntry) -> tuple[int, ...]:
 
 
 def _expected(layer: LayerEntries) -> KernelShape:
-    """Return the combined sizes of a name's layers in this model."""
+    """Return the kernel sizes of all layers that the model has for one name of a file, combined."""
     shapes = [*layer.goal.layers.values()]
     out_features = sum(shape.out_features for shape in shapes)
     return shapes[0]._replace(out_features=out_features)
@@ -351,7 +357,7 @@ class _Change:
 
 
 def _change(layer: LayerEntries, file: TensorFile, alphas: Alphas) -> _Change:
-    """Read a layer's arrays."""
+    """Read the arrays of one layer of an adapter's file."""
     parts = layer.entries
     form = next((form for form, kinds in FORMS.items() if parts.keys() & kinds), None)
     rank = 0 if form is None else _sizes(layer, form).rank
@@ -370,7 +376,7 @@ def _change(layer: LayerEntries, file: TensorFile, alphas: Alphas) -> _Change:
 def _matrices(
     layer: LayerEntries, form: str | None, file: TensorFile
 ) -> tuple[StoredArray, StoredArray] | Factor | Kronecker | Hadamard:
-    """Read the matrices of a change; for a bias alone, down and up have rank 0."""
+    """Read the matrices of a layer's change; for a bias alone, `down` and `up` have rank 0."""
     parts, expected = layer.entries, _expected(layer)
 
     def factor(entries: Entries) -> Factor:
@@ -415,7 +421,7 @@ def _magnitude(layer: LayerEntries, file: TensorFile) -> Magnitude | None:
 
 
 def _widened(down: StoredArray, inputs: int) -> StoredArray:
-    """Pad down with zeros for the inputs that it lacks.
+    """Pad the low-rank matrix `down` with zeros for the inputs that it lacks.
 
     Source: diffusers loaders/lora_pipeline.py, `_maybe_expand_lora_state_dict`.
     """

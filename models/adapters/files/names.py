@@ -24,7 +24,7 @@ layers, and none if other checkpoints have the layer and this one lacks it."""
 
 @dataclass(frozen=True)
 class NamedLayers:
-    """Network and layers that a name refers to."""
+    """Network and layers that a name in an adapter's file refers to."""
 
     network: str
     layers: Layers
@@ -37,7 +37,7 @@ class NamedLayers:
 
 @dataclass(frozen=True)
 class NetworkNames:
-    """Names of one network's layers."""
+    """Names of one network's layers in adapter files."""
 
     network: str
     """Name of the network in the pipeline's weights."""

@@ -44,14 +44,14 @@ _ENCODERS = re.compile(
 
 
 def warnings_of(ignored: Ignored) -> Iterator[str]:
-    """Yield a sentence for each reason."""
+    """Yield a warning for each reason for which parts of an adapter's file are ignored."""
     for reason, text in REASONS.items():
         if keys := [key for key, other in ignored.items() if other == reason]:
             yield f"{text}: {listed(keys)}"
 
 
 def reason_of(entry: TensorEntry, file: TensorFile, names: Names) -> Reason | None:
-    """Return why an array of no layer is passed over; None: it is not."""
+    """Return why an array that belongs to no layer is ignored; None: it is used elsewhere."""
     if _EMBEDDING.fullmatch(entry.key):
         return "embedding"
     is_weight = entry.size > 1 and entry.is_float
@@ -68,13 +68,13 @@ def reason_of(entry: TensorEntry, file: TensorFile, names: Names) -> Reason | No
 
 
 def _is_of_layer(key: str, names: Names) -> bool:
-    """Return whether a key begins with the name of a layer."""
+    """Return whether a key of an adapter's file begins with the name of a layer."""
     parts = key.split(".")
     return any(names.find(".".join(parts[:count])) for count in range(1, len(parts)))
 
 
 def reason_of_layer(layer: LayerEntries, names: Names) -> Reason | None:
-    """Return why a layer is passed over; None: it is not."""
+    """Return why a layer of an adapter's file is ignored; None: it is not."""
     if not layer.goal.layers:
         return "absent"
     if not any(entry.size for entry in layer.entries.values()):
@@ -91,7 +91,7 @@ def reason_of_layer(layer: LayerEntries, names: Names) -> Reason | None:
 def without_duplicates(
     layers: list[LayerEntries], file: TensorFile, alphas: Alphas
 ) -> tuple[list[LayerEntries], Ignored]:
-    """Return the layers without those that the file has by other names, too.
+    """Return an adapter's layers without those that the file repeats by other names.
 
     A fused layer gives way to the layers that it fuses.
 
@@ -116,7 +116,7 @@ def without_duplicates(
 def _is_covered(
     layer: LayerEntries, others: list[LayerEntries], file: TensorFile, alphas: Alphas
 ) -> bool:
-    """Return whether other names have the same changes of all layers of a name."""
+    """Return whether the layers of other names contain all changes of this name's layers."""
     changes = dict(item for other in others for item in changes_of(other, file, alphas))
     return all(
         place in changes and _is_equal(change, changes[place])

@@ -50,35 +50,35 @@ class Decomposition(NamedTuple):
     """Sum of the squares of all values: the matrix's squared size."""
 
     def first(self, rank: int) -> Decomposition:
-        """Return the decomposition with at most that many values."""
+        """Return the decomposition truncated to at most `rank` singular values."""
         return Decomposition(
             self.left[:, :rank], self.values[:rank], self.right[:rank], self.squared
         )
 
     @property
     def lost(self) -> float:
-        """Squared size of what the values leave out."""
+        """Squared Frobenius norm of what the truncation dropped."""
         return max(0.0, self.squared - float(np.square(self.values, dtype=np.float64).sum()))
 
 
 class Loss(NamedTuple):
-    """Squared sizes of changes, and of what their reduction leaves out."""
+    """Squared norms of an adapter's changes, and of what the reduction of their rank drops."""
 
     squared: float = 0.0
     lost: float = 0.0
 
     @property
     def error(self) -> float:
-        """Size of what is left out, as a share of the changes' size."""
+        """Relative error of the reduction: norm of what it drops, divided by the changes' norm."""
         return math.sqrt(self.lost / self.squared) if self.squared else 0.0
 
     def plus(self, other: Loss) -> Loss:
-        """Return the sums."""
+        """Return the sum of two losses."""
         return Loss(self.squared + other.squared, self.lost + other.lost)
 
 
 def low_rank(change: LayerChange, max_rank: int) -> tuple[LowRank, Loss]:
-    """Return the closest change of at most that rank, and what it leaves out.
+    """Return the closest change of at most `max_rank`, and the loss of that reduction.
 
     A low-rank change of at most that rank is returned as it is.
     """
@@ -124,7 +124,7 @@ def _decomposed(change: LayerChange, rank: int) -> Decomposition:
 
 
 def _as_pair(factor: Factor) -> tuple[np.ndarray, np.ndarray]:
-    """Return two matrices whose product is a factor of LoHa, which is never whole."""
+    """Return two matrices whose product is a LoHa factor, which files never store as a whole."""
     numbers = [array.float32() for array in factor.arrays]
     if len(numbers) == 2:
         return _flat(numbers[0]), _flat(numbers[1])
@@ -134,7 +134,7 @@ def _as_pair(factor: Factor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_identity(matrix: np.ndarray) -> Decomposition:
-    """Return a matrix and the identity, which are its factors without rounding."""
+    """Factor a matrix without rounding: the matrix and the identity."""
     ones = np.ones(min(matrix.shape), np.float32)
     left, right = (np.diag(ones), matrix) if len(ones) == len(matrix) else (matrix, np.diag(ones))
     return Decomposition(left, ones, right, float(len(ones)))
@@ -176,7 +176,7 @@ def _of_matrix(matrix: np.ndarray, rank: int) -> Decomposition:
 
 
 def _of_large(blocks: Blocks, columns: int, rank: int) -> Decomposition:
-    """Decompose a large matrix nearly, in the space of its products with random vectors."""
+    """Approximate the largest singular values of a large matrix by random projection."""
     random = np.random.RandomState(SEED).standard_normal((columns, rank + OVERSAMPLED))
     base = _span(block @ random.astype(np.float32) for block in blocks())
     for _ in range(ITERATIONS):
@@ -188,7 +188,7 @@ def _of_large(blocks: Blocks, columns: int, rank: int) -> Decomposition:
 
 
 def _span(parts: Iterator[np.ndarray]) -> np.ndarray:
-    """Return orthonormal vectors of the space of a matrix's columns."""
+    """Return an orthonormal basis of a matrix's column space."""
     base, _ = np.linalg.qr(np.concatenate([*parts]))
     return base
 

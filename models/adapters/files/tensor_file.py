@@ -63,12 +63,12 @@ class TensorEntry:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the array."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size in the file."""
+        """Bytes of the array in the file."""
         return self.size * DTYPES[self.dtype].itemsize
 
     @property
@@ -95,7 +95,7 @@ class TensorFile:
         _check_places(self.entries, start, self.bytes, path)
 
     def stored(self, entry: TensorEntry) -> StoredArray:
-        """Read an array.
+        """Read an array of an adapter's file.
 
         Raises: AdapterError: NaN, infinity, numbers beyond float32, or a read error.
         """
@@ -136,7 +136,7 @@ class TensorFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TensorFile]:
-    """Open a file. Raises: AdapterError: unreadable or invalid."""
+    """Open an adapter's safetensors file. Raises: AdapterError: unreadable or invalid."""
     descriptor = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -155,7 +155,10 @@ def shown(key: str) -> str:
 
 
 def _check_kind(path: Path, beginning: bytes, size: int) -> None:
-    """Verify that a file is not of another kind. Raises: AdapterError: it is; names the kind."""
+    """Verify that a file has no other known format. Raises: AdapterError: names the format.
+
+    Raises: AdapterError: names the format.
+    """
     kind = kind_of(beginning, size)
     if kind is GGUF:
         raise AdapterError(f"{path.name} is {kind.title}; send the adapter as safetensors")
@@ -164,7 +167,7 @@ def _check_kind(path: Path, beginning: bytes, size: int) -> None:
 
 
 def _stored(array: np.ndarray, dtype: str) -> StoredArray:
-    """Return the numbers as one of the dtypes of `StoredArray`; those of 8 bits are exact."""
+    """Convert an array to a dtype of `StoredArray`; 8-bit floats convert exactly."""
     if dtype == "F8_E5M2":
         return StoredArray((array.astype(np.uint16) << 8).view(np.float16))
     if dtype == "F8_E4M3":
@@ -177,7 +180,7 @@ def _stored(array: np.ndarray, dtype: str) -> StoredArray:
 
 @cache
 def _e4m3_values() -> np.ndarray:
-    """Return the numbers of all 256 patterns of 8-bit floats with 4 bits of exponent, as float16.
+    """Return the values of all 256 bit patterns of float8 e4m3, as float16.
 
     Source: Micikevicius et al. 2022 (FP8 formats for deep learning), table 1: no infinities.
     """
@@ -243,7 +246,7 @@ def unread_type(dtype: str, key: str) -> AdapterError:
 
 
 def _check_places(entries: Mapping[str, TensorEntry], start: int, stop: int, path: Path) -> None:
-    """Verify that the arrays are contiguous and fill the file."""
+    """Verify that the arrays of a file are contiguous and fill the file."""
     for entry in sorted(entries.values(), key=lambda item: (item.start, item.bytes)):
         if entry.start != start:
             _broken(path, f"{shown(entry.key)} does not begin where the array before it ends")

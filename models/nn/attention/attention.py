@@ -44,7 +44,7 @@ Keys = Bool[np.ndarray, " tokens"] | Bool[Array, "batch tokens"]
 
 @runtime_checkable
 class TokenAttention(Protocol):
-    """Type of self-attention functions: softmax(q kᵀ / √dim) v over the keys that count.
+    """Type of self-attention functions: softmax(q kᵀ / √dim) v over the unmasked keys.
 
     `keys` None: all count.
     """

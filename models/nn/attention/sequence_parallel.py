@@ -24,7 +24,7 @@ Attend = Callable[[Local, Local, Local, Keys], Local]
 def full_attention(
     keys: Bool[np.ndarray, " tokens"] | None, kernel: Kernel, scale: float
 ) -> Attend:
-    """Build attention for devices that hold all keys.
+    """Build attention for devices that hold all keys, with a constant mask.
 
     The mask is constant: masked keys are dropped, and the kernel masks nothing.
     """
@@ -37,7 +37,7 @@ def full_attention(
 
 
 def ring(axes: MeshAxes, devices: int, kernel: Kernel, scale: float) -> Attend:
-    """Build ring attention: queries stay; keys and values move on by one device a turn.
+    """Build ring attention: queries stay; keys and values move to the next device in each round.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers", section 3.
     """
@@ -79,7 +79,7 @@ def ulysses(axes: MeshAxes, inner: Attend) -> Attend:
 
 
 def merge_rows(x: Local) -> Float[Array, "1 tokens batch_heads dim"]:
-    """Merge the heads of all rows into one axis."""
+    """Merge the row and head axes into one axis, so that it divides evenly among devices."""
     return x.transpose(1, 0, 2, 3).reshape(1, x.shape[1], -1, x.shape[3])
 
 
@@ -91,7 +91,7 @@ def separate_rows(x: Float[Array, "1 tokens batch_heads dim"], count: int) -> Lo
 def counted_only(
     x: Local, keys: Bool[np.ndarray, " tokens"] | None
 ) -> Float[Array, "batch _counted heads dim"]:
-    """Drop tokens that do not count, by slices: a gather would read token by token."""
+    """Drop masked tokens by slices: a gather would read token by token."""
     if keys is None:
         return x
     edges = np.flatnonzero(np.diff(keys, prepend=False, append=False))

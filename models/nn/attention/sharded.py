@@ -52,7 +52,7 @@ def _split_by_row(
     keys: Bool[Array, "batch tokens"],
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Attend with a key mask per row, row after row: kernels take one mask for all rows."""
+    """Attend with a key mask per row, one row at a time: kernels take one mask for all rows."""
     over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
     turns, swaps = exchange(layout, tokens, q.shape[2] // layout.devices(over_heads))
     attend = ulysses(swaps, ring(turns, layout.devices(turns), layout.kernel, scale))
@@ -91,7 +91,7 @@ def split_cross_attention(
 
 
 def exchange(layout: Layout, tokens: MeshAxes, heads: int) -> tuple[MeshAxes, MeshAxes]:
-    """Choose which mesh axes of the tokens use rings, and which use Ulysses.
+    """Choose which mesh axes of the tokens use ring attention, and which use Ulysses.
 
     Ulysses is used for the `ulysses` axis, and for fsdp if the heads still divide: it moves less.
     An axis that does not divide the heads uses a ring, even `ulysses`: the result is the same, but

@@ -39,7 +39,7 @@ from models.parallel.placement import split
 
 
 class Segment(NamedTuple):
-    """Part of the prefix: text, or an image."""
+    """Part of a sequence's prefix: text, or an image."""
 
     first: int
     end: int
@@ -64,7 +64,7 @@ class CausalTextBlock(nnx.Module):
     def __call__(
         self, x: Tokens, vectors: Vectors, positions: Positions, prefix: tuple[Segment, ...]
     ) -> Tokens:
-        """Apply attention and feed-forward.
+        """Apply attention and feed-forward to text and image tokens.
 
         Args:
             vectors: modulations of the prefix, then of the image.
@@ -83,7 +83,7 @@ class CausalTextBlock(nnx.Module):
         return layer_norm(image, self.epsilon) * (1 + scale)
 
     def _attended(self, x: Tokens, positions: Positions, prefix: tuple[Segment, ...]) -> ByHead:
-        """Attend over all tokens; replace the result of the prefix by causal attention."""
+        """Attend over all tokens, then replace the prefix's output by that of causal attention."""
         q, k, v = self.heads(x)
         q, k = (apply_rope(part, positions.rope) for part in (q, k))
         parts = prefix[-1].end, x.shape[1] - prefix[-1].end
@@ -93,14 +93,14 @@ class CausalTextBlock(nnx.Module):
 
 
 def image_of(both: Tokens, text_tokens: int) -> Float[Array, "batch _image width"]:
-    """Extract the image's part from joined tokens."""
+    """Extract the image's tokens from joined text and image tokens."""
     return padded_tokens.cut(both, text_tokens, both.shape[1] - text_tokens)[1]
 
 
 def _by_part(
     vectors: Vectors, text_tokens: int, tokens: int
 ) -> list[Float[Array, "batch _tokens width"]]:
-    """Split modulations of text and image, and repeat each for the tokens of its part."""
+    """Split the modulations of text and image, and repeat each for the tokens of its part."""
     parts = np.zeros(text_tokens, bool), np.ones(tokens - text_tokens, bool)
     is_image: Bool[np.ndarray, "tokens 1"] = padded_tokens.join_host(parts)[:, None]
     of_text, of_image = (split_vectors(half) for half in jnp.split(vectors, 2, axis=1))
@@ -108,7 +108,7 @@ def _by_part(
 
 
 def _causal(prefix: tuple[Segment, ...], q: ByHead, k: ByHead, v: ByHead) -> ByHead:
-    """Attend from each token to the tokens before it and, in an image, to the entire image.
+    """Attend causally in the prefix, but from each token of an image to the entire image.
 
     Each device has all tokens of the prefix.
     """

@@ -70,7 +70,7 @@ class JointHeads(nnx.Module):
         return q, k, v
 
     def attended(self, x: Tokens, attention: TokenAttention, positions: Positions) -> ByHead:
-        """Attend within this stream alone."""
+        """Attend among the tokens of this stream alone."""
         q, k, v = self(x)
         q, k = (apply_rope(part, positions.rope) for part in (q, k))
         return attention(q, k, v, keys=positions.keys)
@@ -88,7 +88,7 @@ class Stream(nnx.Module):
         self.feed_forward = shape.feed_forward(**kinds)
 
     def attention_inputs(self, x: Tokens, modulation: list[Array]) -> Tokens:
-        """Return modulated tokens, as the attention reads them."""
+        """Return the stream's normalized and modulated tokens, the input of its attention."""
         shift, scale, *_ = modulation
         return modulate(x, shift, scale, self.epsilon)
 
@@ -141,17 +141,17 @@ class DoubleBlock(nnx.Module):
 
 
 def split_vectors(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
-    """Split modulations into vectors, each with an axis for the tokens."""
+    """Split modulations into separate vectors, each with an axis to broadcast over tokens."""
     return jnp.split(vectors, vectors.shape[1], axis=1)
 
 
 def split_by_token_group(
     vectors: Vectors, tokens: int, generated_tokens: int | None
 ) -> list[Float[Array, "batch _tokens width"]]:
-    """Split modulations whose first half is for the first `drawn` tokens, the second for others.
+    """Split modulations whose first half is for the first tokens, the second for others.
 
     Args:
-        drawn: None: all vectors are for all tokens.
+        generated_tokens: number of tokens of the first half; None: all vectors are for all tokens.
     """
     if generated_tokens is None:
         return split_vectors(vectors)
@@ -166,14 +166,14 @@ def fit_float16(x: Tokens) -> Tokens:
 
 
 def padded(x: Tokens, dtype: DTypeLike) -> Float[Array, "batch _padded width"]:
-    """Cast tokens, pad them to equal shares and split them by the layout."""
+    """Cast tokens, pad them to equal shares per device, and split them by the layout."""
     return split(padded_tokens.pad(x.astype(dtype)), *AXES)
 
 
 def joined_positions(
     ids: tuple[np.ndarray, ...], axes_dims: tuple[int, ...], theta: float = 10_000.0
 ) -> Positions:
-    """Return RoPE table and key mask of joined tokens.
+    """Return the RoPE table and the key mask of joined token sequences.
 
     Args:
         ids: positions of each part, [tokens, axes], in the order in which parts are joined.

@@ -91,7 +91,7 @@ class JointConfig(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """Number of double blocks."""
+        """Number of double blocks of the transformer."""
 
     @property
     def axes_dims_rope(self) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class JointTransformer(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the transformer.
 
         Args:
             conditions: builds, from the config, the module that computes modulations.
@@ -162,7 +162,7 @@ class JointTransformer(nnx.Module):
             For an image also the grids of padded rows, which have no cache.
             cache: caches of earlier steps, with which most blocks may be skipped.
             text_keys: text tokens that count, row by row; None: all.
-            drawn: number of leading image tokens that the first half of the image's vectors
+            generated_tokens: leading image tokens that the first half of the image's vectors
                 modulates; the second half modulates the others. None: the same vectors modulate
                 all.
             control_arrays: arrays of ControlNets; None: there are none.
@@ -187,7 +187,7 @@ class JointTransformer(nnx.Module):
         text_ids: np.ndarray,
         text_keys: Bool[Array, "batch text_tokens"] | None,
     ) -> Positions:
-        """Return the positions of text and image, joined, and the keys that count."""
+        """Return the RoPE positions of text and image, joined, and the mask of their keys."""
         rotated = self.axes_dims, self.theta
         if isinstance(image_ids, RowGrids):
             text = joined_positions((text_ids,), *rotated)
@@ -287,7 +287,7 @@ def _run(
     stop: int | None = None,
     after: After | None = None,
 ) -> Any:
-    """Run blocks of one kind.
+    """Run the stacked blocks of one kind.
 
     Args:
         modulations: of all blocks; None if there are none.
@@ -311,7 +311,7 @@ def _run(
 
 
 def _add_to_image(arrays: Arrays, number: Array, streams: Streams) -> Streams:
-    """Add a double block's ControlNet arrays to the image."""
+    """Add a double block's ControlNet residuals to the image stream."""
     image, text = streams
     for array in _of_block(arrays, number, len(image)):
         image = image + array.astype(image.dtype)
@@ -319,7 +319,7 @@ def _add_to_image(arrays: Arrays, number: Array, streams: Streams) -> Streams:
 
 
 def _add_to_both(arrays: Arrays, tokens: tuple[int, int], number: Array, both: Tokens) -> Tokens:
-    """Add a single block's ControlNet arrays to the image in the joined stream.
+    """Add a single block's ControlNet residuals to the image's tokens in the joined stream.
 
     Args:
         tokens: number of text tokens, and of image tokens.
@@ -331,7 +331,7 @@ def _add_to_both(arrays: Arrays, tokens: tuple[int, int], number: Array, both: T
 
 
 def _of_block(arrays: Arrays, number: Array, batch: int) -> list[Tokens]:
-    """Return the ControlNet arrays of a block, repeated for each prompt of each row."""
+    """Return the ControlNet residuals of a block, repeated for each prompt of each row."""
     output = []
     for places, rows in arrays.items():
         array = jax.lax.dynamic_index_in_dim(rows, jnp.asarray(places)[number], 1, keepdims=False)
@@ -342,6 +342,6 @@ def _of_block(arrays: Arrays, number: Array, batch: int) -> list[Tokens]:
 def by_layer(
     vectors: Float[Array, "batch _one_or_layers vectors width"], layers: int
 ) -> Float[Array, "layers batch vectors width"]:
-    """Move the layer axis to the front, and broadcast shared vectors to all layers."""
+    """Move the layer axis of modulations to the front, and broadcast shared ones to all layers."""
     first = jnp.swapaxes(vectors, 0, 1)
     return jnp.broadcast_to(first, (layers, *first.shape[1:]))

@@ -46,7 +46,7 @@ class SingleBlock(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the block.
 
         Args:
             middle: builds the middle of the feed-forward from the width, `inner`, `use_bias` and
@@ -84,7 +84,7 @@ class SandwichNormBlock(nnx.Module):
         condition: int | None = None,
         **kinds: Unpack[Kinds],
     ) -> None:
-        """Create the layers.
+        """Create the layers of the block.
 
         Args:
             epsilon: epsilon of the stream's norms; `shape` has that of the heads'.
@@ -100,7 +100,7 @@ class SandwichNormBlock(nnx.Module):
         self.modulation = None if condition is None else linear(condition, 4 * width, axes, **kinds)
 
     def __call__(self, x: Tokens, condition: Vector | None, positions: Positions) -> Tokens:
-        """Apply attention and feed-forward to the joint stream."""
+        """Apply attention and the feed-forward to the joint stream."""
         scale, gate, mlp_scale, mlp_gate = self._modulations(condition)
         attended = self.heads.attended(self.attention_in(x) * scale, self.attention, positions)
         x = x + gate * self.attention_out(from_heads(self.out, attended))

@@ -61,7 +61,7 @@ for 4,096. With fewer heads and keys, whole arrays stay in memory near the core.
 
 @dataclass(frozen=True)
 class Case:
-    """Attention shape whose blocks are searched."""
+    """Attention shape for which the best block sizes are searched."""
 
     dtype: str
     dim: int
@@ -74,7 +74,7 @@ Cost = Callable[[Case, AttentionBlocks], float | None]
 
 
 def candidates(case: Case) -> Iterator[AttentionBlocks]:
-    """Return distinct equal blocks no larger than the padded sequences."""
+    """Return candidate block sizes: distinct, equal, and no larger than the padded sequences."""
     queries = {even(case.queries, size, SUBLANES)[0] for size in SIZES}
     longest = rounded(case.keys, LANES)
     keys = {
@@ -87,7 +87,7 @@ def candidates(case: Case) -> Iterator[AttentionBlocks]:
 
 
 def timed(case: Case, blocks: AttentionBlocks, device: jax.Device, heads: int) -> float | None:
-    """Time a kernel: median seconds of a few runs after a warm-up."""
+    """Time an attention kernel: median seconds of a few runs after a warm-up."""
     kernel = flash_kernel(device, lambda *_: blocks, case.dtype)
     run = jax.jit(partial(kernel, scale=case.dim**-0.5))
     q, k = (
@@ -105,7 +105,7 @@ def timed(case: Case, blocks: AttentionBlocks, device: jax.Device, heads: int) -
 
 
 def scheduled(case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path) -> float | None:
-    """Return the cycles of one head in the compiler's schedule for a chip.
+    """Return the cycles of one attention head in the compiler's schedule for a chip.
 
     Args:
         dumps: folder to which this process's libtpu writes its schedules.
@@ -166,7 +166,7 @@ def transposed_kernel_cycles(
 def compile_for(
     device: jax.Device, dtype: str, dim: int, blocks: AttentionBlocks
 ) -> jax.stages.Compiled:
-    """Compile with a mask and without one, for a sequence of many blocks.
+    """Compile an attention kernel with and without a mask, for a sequence of many blocks.
 
     Short sequences may stay in memory near the core, where blocks need no separate buffers.
     """
@@ -188,7 +188,7 @@ def compile_for(
 
 
 def search(case: Case, cost: Cost) -> list[tuple[float, AttentionBlocks]]:
-    """Return the candidates that fit, the best first; print each result, which takes minutes."""
+    """Rank the block sizes that compile, the best first; print each result, which takes minutes."""
     results = []
     for blocks in candidates(case):
         price = cost(case, blocks)

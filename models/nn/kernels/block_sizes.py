@@ -45,7 +45,7 @@ DEFAULT_BLOCKS = AttentionBlocks(512, 512, 512)
 
 @dataclass(frozen=True)
 class Row:
-    """Row of the table: blocks for at least `from_keys` keys on one kind of chip."""
+    """Row of the block size table: blocks for at least `from_keys` keys on one kind of chip."""
 
     chip: str
     """Chip, as `jax.Device.device_kind` names it."""
@@ -61,12 +61,12 @@ class Row:
 
     @property
     def blocks(self) -> AttentionBlocks:
-        """Block sizes of the row."""
+        """Attention block sizes of this row of the table."""
         return AttentionBlocks(self.q, self.kv, self.kv_compute)
 
     @property
     def key(self) -> tuple[str, str, int, int]:
-        """Unique key of the row in the table."""
+        """Unique key of this row in the block size table."""
         return self.chip, self.dtype, self.dim, self.from_keys
 
 
@@ -76,7 +76,7 @@ def read(path: Path = TABLE) -> list[Row]:
 
 
 def write(rows: Iterable[Row], path: Path = TABLE) -> None:
-    """Write the table in order, one row per line."""
+    """Write the block size table in order, one row per line."""
     ordered = sorted(rows, key=lambda row: row.key)
     lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in ordered)
     path.write_text(f"[\n{lines}\n]\n")
@@ -103,12 +103,12 @@ def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
 
 
 def even(tokens: int, block: int, multiple: int) -> tuple[int, int]:
-    """Return the size of the fewest equal blocks no larger than `block`, and their total."""
+    """Return the size of the fewest equal blocks no larger than `block`, and their total tokens."""
     count = -(-tokens // block)
     size = rounded(-(-tokens // count), multiple)
     return size, count * size
 
 
 def rounded(size: int, multiple: int) -> int:
-    """Round up to a multiple."""
+    """Round a number up to a multiple."""
     return -(-size // multiple) * multiple

@@ -34,5 +34,5 @@ def cycles(folder: Path, compilation: Callable[[], object]) -> dict[str, int]:
 
 
 def _lines(path: Path) -> int:
-    """Count the lines of the utilization table: one per cycle, with the numbers of slots in use."""
+    """Count the lines of a compiler's utilization table: one per cycle."""
     return len(path.read_text().partition("UTILIZATION:\n")[2].splitlines())

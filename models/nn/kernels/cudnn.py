@@ -37,7 +37,7 @@ def cudnn_kernel(
 
 
 def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> AttentionOutput:
-    """Attend to the first `count` keys; if there are none, return zeros and NOTHING."""
+    """Attend to the first `count` keys; without keys, return zeros and a log-sum of `NOTHING`."""
     batch, tokens = q.shape[:2]
     values, log_sum = jax_internals.cudnn_attention(
         q,
@@ -54,7 +54,7 @@ def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Att
 
 
 def _counted_first(k: Array, v: Array, keys: Array) -> tuple[Array, Array]:
-    """Move the keys that count to the front: cuDNN masks by length.
+    """Move the unmasked keys and values to the front: cuDNN masks by length.
 
     A mask by key would be as large as the logits.
     """

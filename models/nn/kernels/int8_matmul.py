@@ -185,7 +185,7 @@ def _round(count: int, *references: jax.Ref) -> None:
 
 
 def _rows(part: jax.Ref) -> Array:
-    """Return the rows of a part, transposed if it is stored by head."""
+    """Return the rows of an activation part, transposed if it is stored by head."""
     values: Array = part[...]
     return values if values.ndim == 2 else values.reshape(-1, values.shape[2]).T
 
@@ -209,7 +209,7 @@ def multiplied(
     tokens_last: bool = False,
     interpret: bool = False,
 ) -> Float[Array, "tokens out"] | Float[Array, "heads _rows _columns"]:
-    """Multiply the concatenated parts by a kernel.
+    """Multiply concatenated 8-bit activations by an 8-bit kernel.
 
     Args:
         scale: of each row.
@@ -258,7 +258,7 @@ def multiplied(
 def blocks_for(
     tokens: int, features: int, outputs: int, multiple: int, itemsize: int
 ) -> MatmulBlocks:
-    """Choose the block sizes of a product.
+    """Choose the block sizes of an 8-bit product.
 
     The most outputs that fit, so that activations are read least, and the tokens of lowest cost
     within the limit on compile time.
@@ -285,7 +285,7 @@ def blocks_for(
 
 
 def _cost(blocks: MatmulBlocks, tokens: int, features: int) -> int:
-    """Return the time of all blocks, in multiplications."""
+    """Estimate the time of all blocks of an 8-bit product, in multiplications."""
     each = blocks.tokens * blocks.outputs * features + ENDS
     return -(-tokens // blocks.tokens) * each
 

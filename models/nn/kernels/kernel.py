@@ -20,7 +20,7 @@ class AttentionOutput(NamedTuple):
     """Log of the sum of the exponentials of the logits, float32."""
 
     def merge(self, other: AttentionOutput) -> AttentionOutput:
-        """Merge with attention over other keys.
+        """Merge the output with that of attention over other keys.
 
         Source: Milakov and Gimelshein 2018, section 3.1; Liu et al. 2023 (ring attention), section
         3.
@@ -32,7 +32,7 @@ class AttentionOutput(NamedTuple):
 
 @runtime_checkable
 class Kernel(Protocol):
-    """Type of attention kernels: softmax(q kᵀ · scale) v over the keys that count.
+    """Type of attention kernels: softmax(q kᵀ · scale) v over the unmasked keys.
 
     q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim]; keys, the mask of keys
     that count, [kv_tokens]; None: all. If no key counts, `log_sum` is NOTHING or less.

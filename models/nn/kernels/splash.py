@@ -60,7 +60,7 @@ def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
 
 
 def key_parts(tokens: int, blocks: AttentionBlocks) -> list[tuple[int, int, AttentionBlocks]]:
-    """Return start, end and blocks of both parts of the keys: whole blocks, and the remainder."""
+    """Return start, end and blocks of both ranges of keys: whole blocks, and the remainder."""
     full_tokens = tokens // blocks.kv * blocks.kv
     parts = [(0, full_tokens, blocks)] if full_tokens else []
     if full_tokens < tokens:
@@ -90,14 +90,17 @@ def token_major(
 
 
 def padded(x: Heads, tokens: int) -> Heads:
-    """Pad the tokens with zeros to `tokens`."""
+    """Pad the token axis with zeros to `tokens`."""
     return jnp.pad(x, ((0, 0), (0, tokens - x.shape[1]), (0, 0)))
 
 
 def _over(
     q: Heads, k: Heads, v: Heads, keys: Keys, sizes: Any, interpret: bool
 ) -> tuple[Heads, Float[Array, "batch_heads _tokens"]]:
-    """Return values and log-sums over some keys, with a mask only if some do not count."""
+    """Attend to a range of keys; return values and log-sums.
+
+    The kernel is masked only if necessary.
+    """
     kernel = jax_internals.SplashAttentionKernel(
         jax_internals.MaskInfo(*[None] * len(jax_internals.MaskInfo._fields)),
         None,

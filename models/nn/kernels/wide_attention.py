@@ -80,7 +80,7 @@ def transposed_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
 
 
 def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks:
-    """Return the fewest equal blocks no larger than `blocks`.
+    """Return the fewest equal attention blocks no larger than `blocks`.
 
     Sizes are multiples of a unit, or of the lanes if shorter; keys per product divide the block's
     keys.
@@ -107,7 +107,7 @@ def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
 
 
 def filled(x: Heads, axis: int, multiple: int) -> Heads:
-    """Pad an axis of features with zeros, up to a multiple."""
+    """Pad a feature axis with zeros, up to a multiple."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % multiple)
     return jnp.pad(x, widths) if widths[axis][1] else x
@@ -197,7 +197,7 @@ def over_blocks(
 
 
 def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
-    """Estimate the cost for XLA.
+    """Estimate an attention kernel's cost for XLA's scheduler.
 
     Args:
         sweeps: how often all keys and values are read.
@@ -247,7 +247,7 @@ class _Memory(NamedTuple):
 
 
 def _block(loops: _Loops, q: jax.Ref, k: jax.Ref, v: jax.Ref, *references: jax.Ref) -> None:
-    """Process one block of queries and keys.
+    """Process one block of queries and keys in the attention kernel.
 
     Args:
         references: the keys' columns, the outputs, then the scratch memory.
@@ -289,7 +289,7 @@ def _block(loops: _Loops, q: jax.Ref, k: jax.Ref, v: jax.Ref, *references: jax.R
 
 
 def _begin(memory: _Memory, q: jax.Ref, before: Array) -> None:
-    """Initialize a block of queries: zero sums, and a maximum of the first few keys."""
+    """Initialize the state of a block of queries: zero sums, and the first few keys' maximum."""
     k, queries, largest = memory.k, memory.queries, memory.largest
     queries[...] = jnp.zeros_like(queries)
     queries[: q.shape[0]] = q[...]
@@ -302,7 +302,7 @@ def _begin(memory: _Memory, q: jax.Ref, before: Array) -> None:
 
 
 def _again(memory: _Memory, places: tuple[Array, Array], loops: _Loops) -> None:
-    """Recompute a block that overflowed, with the maximum of all its keys."""
+    """Recompute a block whose logits overflowed, with the maximum of all its keys."""
     k, v, _, queries, largest, total, sums = memory
     before, after = places
     _subtract(queries, k.shape[1], jnp.zeros_like(largest))
@@ -328,7 +328,7 @@ def _again(memory: _Memory, places: tuple[Array, Array], loops: _Loops) -> None:
 
 
 def _clear(x: jax.Ref, axis: int, start: int, multiple: int) -> None:
-    """Write zeros from `start` on, in place."""
+    """Write zeros to an array from `start` on along an axis, in place."""
     aligned = start // multiple * multiple
     tail = x.at[aligned:] if axis == 0 else x.at[:, aligned:]
     place = jax.lax.broadcasted_iota(jnp.int32, tail.shape, axis) + aligned
@@ -336,7 +336,7 @@ def _clear(x: jax.Ref, axis: int, start: int, multiple: int) -> None:
 
 
 def _fast(memory: _Memory, places: tuple[Array, Array], loops: _Loops) -> None:
-    """Compute a block tile by tile, with three tiles in a pipeline.
+    """Compute a block of attention tile by tile, with three tiles in a pipeline.
 
     The compiler keeps the order of the matrix units' products. So each turn issues one tile's
     logits, the weights of the tile before it, and the values' product of a third.
@@ -380,7 +380,7 @@ def _dot(x: Array, y: Array) -> Array:
 
 
 def _subtract(queries: jax.Ref, features: int, largest: Array) -> None:
-    """Write the rows below the features: the negative maximum, in parts whose sum is exact."""
+    """Write each query's negative maximum to the rows below its features, as an exact sum."""
     shape = SUBLANES, largest.shape[1]
     row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     below = jnp.where(row == 3, 1.0, 0.0)
@@ -395,7 +395,7 @@ def _subtract(queries: jax.Ref, features: int, largest: Array) -> None:
 def _restore_order(
     x: Heads, q: Float[Array, "batch q_tokens heads dim"]
 ) -> Float[Array, "batch q_tokens heads _rows"]:
-    """Transpose outputs back to the order of the queries, in float32, without padding."""
+    """Transpose attention outputs to the order of the queries, in float32, without padding."""
     batch, _, heads, dim = q.shape
     split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim]
     return split.transpose(0, 3, 1, 2).astype(jnp.float32)

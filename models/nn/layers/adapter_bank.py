@@ -44,7 +44,7 @@ class AdapterBank(nnx.Module):
         self.down, self.up, self.bias = down, up, bias
 
     def added(self, out: Array, change: Array) -> Array:
-        """Add a change to the layer's outputs.
+        """Add the adapters' change to the layer's outputs.
 
         The change is computed first. A TPU's compiler then adds it while it writes the layer's own
         product, in any memory order. Otherwise it would read and write the outputs once more, and
@@ -56,12 +56,12 @@ class AdapterBank(nnx.Module):
 
     @property
     def _has_split_inputs(self) -> bool:
-        """True if the layer's sums cross devices."""
+        """True if devices each compute a part of the layer's sums."""
         layout, axis = trace_options().layout, self.down.axes[-1]
         return layout is not None and axis is not None and layout.in_use().size(axis) > 1
 
     def of_rows(self, x: Array, rows: RowAdapters) -> RowPages:
-        """Gather the pages that each row of a batch reads, in the dtype of `x`.
+        """Gather the bank pages that each row of a batch reads, in the dtype of `x`.
 
         The pages of a single row are gathered once, whatever the batch size.
         """
@@ -137,7 +137,7 @@ def product(
 
 
 def is_of_bank(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Return whether rows of this trace read their pages from a leaf's whole stack of layers.
+    """Return whether rows read their adapter pages from a leaf's whole stack of layers.
 
     Slicing one layer out of it first would copy the pages of all adapters in the bank.
     """
@@ -146,7 +146,7 @@ def is_of_bank(path: tuple[Any, ...], leaf: Any) -> bool:
 
 
 def _taken(parameter: AdapterPages, pages: Array) -> Array:
-    """Gather the pages of each row, [batch, pages, …]; a stacked layer's are read in place."""
+    """Gather the adapter pages of each row, [batch, pages, …]; those of stacked layers in place."""
     value: Any = parameter.get_value()
     taken = value.values[value.number, pages] if isinstance(value, OfStack) else value[pages]
     layout = trace_options().layout

@@ -33,17 +33,17 @@ SMALLEST = 1e-30
 
 
 class Gains(NamedTuple):
-    """Changes of magnitudes by the adapters of each row: 0 where they stay."""
+    """Factors by which each row's DoRA adapters change a layer's magnitudes, less 1."""
 
     inputs: Float[Array, "rows in_features"]
     outputs: Float[Array, "rows out_features"]
 
     def read(self, x: Float[Array, "batch *places in_features"]) -> Array:
-        """Scale a layer's inputs."""
+        """Scale a layer's inputs by the gains of input magnitudes."""
         return x + x * _along(self.inputs, x, 1)
 
     def stretched(self, out: Array, bias: Array | np.ndarray | None, features: int) -> Array:
-        """Scale a layer's outputs, without its bias.
+        """Scale a layer's outputs, without its bias, by the gains of output magnitudes.
 
         Args:
             features: number of the output's last axes, such as heads and their sizes.
@@ -54,7 +54,7 @@ class Gains(NamedTuple):
 
 
 def _along(gains: Float[Array, "rows _features"], x: Array, features: int) -> Array:
-    """Return gains with the axes of an array, whose batch has each row several times."""
+    """Broadcast rows' gains to an array whose batch contains each row several times."""
     times = len(x) // len(gains) if len(gains) > 1 else 1
     gains = jnp.repeat(gains, times, axis=0).astype(x.dtype)
     ones = (1,) * (x.ndim - 1 - features)
@@ -96,7 +96,7 @@ def with_magnitudes(
 
 
 def _repeated(pages: RowPages, x: Array) -> RowPages:
-    """Repeat the pages for a batch that has each row several times."""
+    """Repeat rows' adapter pages for a batch that contains each row several times."""
     if len(pages.up) == 1:
         return pages
     return RowPages(*(jnp.repeat(leaf, len(x) // len(leaf), axis=0) for leaf in pages))
@@ -106,7 +106,7 @@ def _gains(
     stored: Float[Array, "rows owner ranks _features"],
     squares: Float[Array, "rows owner _features"],
 ) -> Float[Array, "rows owner _features"]:
-    """Return magnitude / norm - 1 where one is set, else 0."""
+    """Return each DoRA gain, magnitude / norm - 1; 0 where no magnitude is set."""
     numbers = stored.astype(jnp.float32)
     magnitudes = numbers[:, :, MAGNITUDES] + numbers[:, :, REST]
     return numbers[:, :, IS_SET] * (magnitudes * jax.lax.rsqrt(jnp.maximum(squares, SMALLEST)) - 1)

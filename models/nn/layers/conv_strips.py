@@ -31,7 +31,7 @@ def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
 
 
 def fitting(platform: str | None, width: int, devices: int) -> int:
-    """Return a TPU's register rows for each device if they divide the width, else 1."""
+    """Return the rows of a TPU register as strips per device if they divide the width, else 1."""
     is_even = width % (ROWS * devices) == 0
     return ROWS * devices if platform == "tpu" and is_even else 1
 
@@ -63,7 +63,7 @@ def strips_at_once(images: int, width: int) -> int:
 def split_strips(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
-    """Cut images into strips, with the strips of an image adjacent in the batch."""
+    """Cut images into vertical strips; the strips of an image are adjacent in the batch."""
     if trace_options().strips == 1:
         return x
     batch, height, _, channels = x.shape
@@ -87,7 +87,7 @@ def repeat_by_strip(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ...
 
 
 def by_image(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
-    """Reshape to [batch, strips of an image, …]."""
+    """Reshape strips [batch · strips, …] to [batch, strips of an image, …]."""
     return x.reshape(-1, trace_options().strips, *x.shape[1:])
 
 

@@ -19,7 +19,7 @@ from models.parallel.trace_options import trace_options
 def convolved(
     layer: Conv, x: Shaped[Array, "_strips *_places _in"]
 ) -> Shaped[Array, "_strips *_places_after _out"]:
-    """Compute layer(x) and the rows' adapters; with strips, its padding is numeric, by axis."""
+    """Convolve `x`, and add the rows' adapters; images in strips need numeric padding by axis."""
     return adapted(layer, x, _convolved(layer, scaled_inputs(layer, x)))
 
 
@@ -47,7 +47,7 @@ def _by_kernel(layer: Conv, x: Array, kernel: Array) -> Array:
 
 
 def adapted(layer: Conv, x: Array, out: Array) -> Array:
-    """Add the rows' adapters, applied to a convolution's inputs, to its outputs."""
+    """Add what the rows' adapters compute from a convolution's inputs to its outputs."""
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
@@ -59,7 +59,7 @@ def adapted(layer: Conv, x: Array, out: Array) -> Array:
 
 
 def scaled_inputs(layer: Conv, x: Array) -> Array:
-    """Scale a convolution's inputs as the rows' adapters require."""
+    """Scale a convolution's inputs by the input magnitudes of the rows' adapters."""
     rows = trace_options().adapters
     if layer.bank is None or rows is None or rows.owners is None:
         return x
@@ -84,7 +84,7 @@ def _is_split() -> bool:
 
 
 def _of_rows(layer: Conv, pages: RowPages, x: Array) -> Array:
-    """Compute each row's ranks: few channels for every position of the window.
+    """Compute the low-rank activations of each row's adapters: a convolution to few channels.
 
     One product computes all positions of the window, and shifted slices are then added up. A
     convolution with kernels per row would need as many groups as rows.
@@ -113,7 +113,7 @@ def _of_rows(layer: Conv, pages: RowPages, x: Array) -> Array:
 
 
 def _padded(layer: Conv, x: Array) -> Array:
-    """Pad images with zeros, or with the columns of neighbouring strips."""
+    """Pad images with zeros, or strips of images with the columns of the adjacent strips."""
     sides = paddings(layer)
     if trace_options().strips > 1:
         rows, (left, right) = sides
@@ -122,7 +122,7 @@ def _padded(layer: Conv, x: Array) -> Array:
 
 
 def paddings(layer: Conv) -> list[tuple[int, int]]:
-    """Return the zeros before and after each axis of an image."""
+    """Return a convolution's zero padding before and after each axis of an image."""
     axes = len(layer.kernel.shape) - 2
     both = np.broadcast_to(np.asarray(layer.padding), (axes, 2)).tolist()
     return [(first, last) for first, last in both]

@@ -58,7 +58,7 @@ class ConditionMLP(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        """Create the layers.
+        """Create the layers of the MLP.
 
         Args:
             inner: hidden features; None: `features`.
@@ -70,7 +70,7 @@ class ConditionMLP(nnx.Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
-        """Embed each vector."""
+        """Embed each conditioning vector."""
         return self.second(self.activation(self.first(x.astype(self.first.kernel.dtype))))
 
 
@@ -93,5 +93,5 @@ class TextInput(nnx.Module):
     def __call__(
         self, captions: Float[Array, "batch tokens features"]
     ) -> Float[Array, "batch tokens width"]:
-        """Embed each token."""
+        """Embed each token of the text encoder's features."""
         return self.second(activated(self.first, self.norm(captions), tanh_gelu))

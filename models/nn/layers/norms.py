@@ -70,7 +70,7 @@ class RMSNorm(nnx.Module):
     def over_heads(
         self, x: Float[Array, "batch tokens heads dim"]
     ) -> Float[Array, "batch tokens heads dim"]:
-        """Normalize over all heads of a token together, which form its width."""
+        """Normalize over the features of all heads of a token together."""
         return self._normed(x, (-2, -1), self.scale[...].reshape(x.shape[-2:]))
 
     def _normed(self, x: Array, axes: int | tuple[int, ...], scale: Array) -> Array:
@@ -184,7 +184,7 @@ class Modulation(nnx.Module):
 def linear_with_exact_activations(
     layer: Linear, condition: Float[Array, "batch _in"]
 ) -> Float[Array, "batch _features"]:
-    """Apply a layer to few vectors, with exact activations: reading its weights dominates."""
+    """Apply a layer to few vectors with unquantized activations: reading its weights dominates."""
     options = trace_options()
     with replace(options, quant=options.quant and "w8a16").active():
         return layer(condition)

@@ -29,25 +29,25 @@ class Positions(NamedTuple):
 
 
 def shares() -> int:
-    """Return the number of devices that a sequence is split over."""
+    """Return the number of devices that the layout splits a sequence over."""
     layout = trace_options().layout
     return 1 if layout is None else layout.size("tokens")
 
 
 def padding(tokens: int) -> int:
-    """Return the number of tokens to add to `tokens` for equal shares."""
+    """Return the number of padding tokens that make a sequence divide over the devices."""
     return -tokens % shares()
 
 
 def pad(x: Shaped[Array, "batch tokens *rest"]) -> Shaped[Array, "batch _padded *rest"]:
-    """Append zero tokens for equal shares."""
+    """Append zero tokens, so that the sequence divides over the devices."""
     widths = [(0, 0)] * x.ndim
     widths[1] = (0, padding(x.shape[1]))
     return jnp.pad(x, widths) if widths[1][1] else x
 
 
 def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
-    """Return the mask of tokens that are not padding in the joined sequences; None: all."""
+    """Return the mask of unpadded tokens in joined sequences; None: there is no padding."""
     if not any(map(padding, tokens)):
         return None
     return join_host([np.arange(count + padding(count)) < count for count in tokens])
@@ -56,7 +56,7 @@ def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
 def join(
     parts: Sequence[Shaped[Array, "batch _tokens *rest"]],
 ) -> Shaped[Array, "batch _all *rest"]:
-    """Join padded sequences: each share of the result consists of the parts' shares."""
+    """Join padded sequences, so that each device's share consists of its shares of the parts."""
     joined: Array = _join(jnp, parts, axis=1)
     return joined
 

@@ -74,7 +74,7 @@ class Linear(nnx.Linear):
 
 
 def adapted(layer: Linear, x: Array, out: Array) -> Array:
-    """Add the rows' adapters, applied to a layer's inputs, to its outputs of any shape.
+    """Add what the rows' adapters compute from a layer's inputs to its outputs of any shape.
 
     Args:
         x: [batch, *tokens, in].
@@ -90,7 +90,7 @@ def adapted(layer: Linear, x: Array, out: Array) -> Array:
 
 
 def scaled_inputs(layer: Linear, x: Array) -> Array:
-    """Scale a layer's inputs as the rows' adapters require."""
+    """Scale a layer's inputs by the input magnitudes of the rows' adapters."""
     if not has_magnitudes(layer):
         return x
     rows = trace_options().adapters
@@ -105,7 +105,7 @@ def has_magnitudes(layer: Linear) -> bool:
 
 
 def _exact_kernel(layer: Linear) -> Num[Array, "in_features out_features"]:
-    """Return a layer's kernel, from its 8 bits if it has no other."""
+    """Return a layer's kernel, dequantized if the layer has only 8-bit values."""
     if layer.kernel is not None and layer.kernel.get_value() is not None:
         kernel: Array = layer.kernel[...]
         return kernel
@@ -211,7 +211,7 @@ def from_heads(
 def _by_heads(
     layer: Linear, x: Array, features: tuple[int, ...], out_features: tuple[int, ...]
 ) -> Array:
-    """Compute x W + b with exact activations.
+    """Compute x W + b by head, with unquantized activations.
 
     Args:
         x: [batch, tokens, *in].
@@ -237,7 +237,7 @@ def _by_heads(
 
 
 def _of_8_bits(kernel: EightBitKernel) -> Num[Array, "in_features out_features"]:
-    """Return 8-bit values in the memory order of `_in_rows`.
+    """Return 8-bit kernel values in row-major memory order.
 
     The layer's values are taken from the stack first: otherwise a TPU's compiler copies the stack
     of all layers in each layer.

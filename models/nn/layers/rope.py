@@ -60,7 +60,7 @@ def grid_rope_table(
 
 
 def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array:
-    """Broadcast [size, dim] of each axis to [tokens, all dims]."""
+    """Broadcast tables [size, dim] of each axis to [tokens, all dims] of the grid."""
     spread = []
     for index, values in enumerate(axes):
         shape = [1] * len(sizes) + [values.shape[-1]]
@@ -79,13 +79,13 @@ def apply_rope(x: Heads, table: RopeTable) -> Heads:
 
 
 def partners_by_order(x: Heads) -> Heads:
-    """Swap the numbers of each pair, in float32."""
+    """Swap the numbers of each RoPE pair, in float32."""
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
     return pairs[..., ::-1].reshape(x.shape)
 
 
 def partners_by_product(x: Heads) -> Heads:
-    """Swap the numbers of each pair by a product with a permutation, which is exact.
+    """Swap the numbers of each RoPE pair by a product with a permutation, which is exact.
 
     For a TPU's matrix unit: separated pairs would have an axis of two numbers, of which a TPU reads
     128 at a time.

@@ -28,13 +28,13 @@ class RowGrids(NamedTuple):
 
     @property
     def counted(self) -> Bool[Array, "batch tokens"]:
-        """Mask of the tokens that are not padding."""
+        """Mask of tokens that are not padding, for each row."""
         return jnp.arange(self.tokens) < self.extents.prod(axis=1)[:, None]
 
     def zeroed(
         self, x: Float[Array, "batch prompts _length *rest"]
     ) -> Float[Array, "batch prompts _length *rest"]:
-        """Set the entries of padding tokens to zero.
+        """Set the features of padding tokens to zero.
 
         Args:
             x: one or several entries per token.
@@ -48,7 +48,7 @@ class RowGrids(NamedTuple):
         return self._replace(extents=jnp.repeat(self.extents, times, axis=0))
 
     def positions(self, axes_dims: tuple[int, ...], theta: float = 10_000.0) -> Positions:
-        """Return the positions of tokens, padded to equal shares.
+        """Return the RoPE positions of each row's tokens, padded to equal shares.
 
         Axes before the grid's are at 0. Angles are looked up in tables of `rope_table`, so that
         they equal those of a static size to the bit.
@@ -68,7 +68,7 @@ class RowGrids(NamedTuple):
         return Positions(RopeTable(*rope), jnp.pad(self.counted, pad_widths))
 
     def _positions(self, axes: int) -> list[Int[Array, "batch tokens"]]:
-        """Return the position of each token along each axis; padding has arbitrary positions."""
+        """Return the grid position of each token along each axis; arbitrary for padding."""
         left = jnp.arange(self.tokens + padded_tokens.padding(self.tokens))[None]
         positions: list[Array] = []
         for size in jnp.unstack(self.extents, axis=1)[:0:-1]:

@@ -46,7 +46,7 @@ def stack_any(make: Callable[..., Layer], layers: int, **kinds: Any) -> Layer | 
 
 
 def layers_of(stacked: nnx.Module) -> int:
-    """Return the number of layers of a stack."""
+    """Return the number of layers of a stacked module."""
     state = nnx.state(stacked, nnx.Param)
     leaves = jax.tree.leaves(state, is_leaf=is_variable)
     return len(leaves[0].get_value())
@@ -108,7 +108,7 @@ def run(
     first: int = 0,
     stop: int | None = None,
 ) -> Carry:
-    """Run stacked layers from `first` to before `stop`; other arguments as of `scan`.
+    """Run stacked layers from `first` up to `stop`, exclusive; other arguments as of `scan`.
 
     Without any layer the carry is returned unchanged.
     """
@@ -119,7 +119,7 @@ def run(
 
 
 def _is_read_from_stack(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Return whether a layer reads its part of a leaf from the whole stack."""
+    """Return whether a layer reads its slice of a leaf directly from the whole stack."""
     return is_read_in_place(path, leaf) or is_of_bank(path, leaf)
 
 
@@ -129,13 +129,13 @@ def is_variable(node: Any) -> bool:
 
 
 def _are_separate(parameters: Any) -> bool:
-    """Return whether stacked leaves are tuples with one array per layer."""
+    """Return whether stacked parameters are tuples with one array per layer."""
     leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
     return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
 
 
 def _together(parameters: Any, some: slice) -> Any:
-    """Stack these layers' separate arrays.
+    """Stack the separate arrays of these layers.
 
     No compiled program makes a copy: unrolled layers each read their own array.
     """
@@ -148,7 +148,7 @@ def _together(parameters: Any, some: slice) -> Any:
 
 
 def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
-    """Slice one layer out of a stacked leaf."""
+    """Slice the parameter of one layer out of a stacked leaf."""
     layer: jax.Array = jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
     return layer
 

@@ -71,7 +71,7 @@ def _by_hand(
     in_specs: tuple[PartitionSpec, ...],
     out_specs: PartitionSpec,
 ) -> Callable[..., Array]:
-    """Map a function over these mesh axes; XLA splits rows and batch."""
+    """Map a function over these mesh axes with `shard_map`; XLA splits rows and batch."""
     return jax.shard_map(
         function,
         mesh=layout.mesh,

@@ -60,7 +60,7 @@ class BlockInputs(NamedTuple):
 
 
 def blank(prompts: int, tokens: int, width: int, dtype: DTypeLike) -> dict[str, Float[Array, ...]]:
-    """Return a row's cache before its first step, which is full for any threshold."""
+    """Return an empty step cache for a row's first step, which runs in full at any threshold."""
     sampled = len(range(0, tokens, _stride(tokens)))
     return {
         "signal": jnp.zeros((prompts, sampled, width), dtype),
@@ -72,7 +72,7 @@ def blank(prompts: int, tokens: int, width: int, dtype: DTypeLike) -> dict[str, 
 def blank_plan(
     depth: int, prompts: int, tokens: int, width: int, dtype: DTypeLike
 ) -> dict[str, Float[Array, ...]]:
-    """Return a planned row's cache before its first step: zero residuals."""
+    """Return an empty step cache of a planned row's first step: zero residuals."""
     return {name: jnp.zeros((prompts, tokens, width), dtype) for name in RESIDUALS[:depth]}
 
 
@@ -142,7 +142,7 @@ class CachedStep:
     def _decided(
         self, signal_tokens: Tokens, cached: Mapping[str, Array]
     ) -> tuple[Bool[Array, " rows"], Array, dict[str, Array]]:
-        """Decide which rows run in full; return this, residuals to add, and leaves to store."""
+        """Decide which rows run in full; return that mask, residuals to add, leaves to store."""
         tokens, before = cached["residual"].shape[2], cached["signal"]
         signal = signal_tokens[:, : tokens : _stride(tokens)].reshape(before.shape)
         distance = _change(signal, before)
@@ -164,7 +164,7 @@ class CachedStep:
 
 
 class PlannedStep(CachedStep):
-    """Step by a plan: weights of the stored residuals, all zero if it runs in full."""
+    """Step cache with a plan: weights of the stored residuals, all zero if a step runs in full."""
 
     def before_blocks(
         self,
@@ -192,7 +192,7 @@ class PlannedStep(CachedStep):
     def _residuals(
         self, whole: Bool[Array, " rows"], added: Array, cached: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Store a full step's residual before the others, and drop the oldest."""
+        """Store a full step's residual before the earlier ones, and drop the oldest."""
         before = _in_order(cached)
         return {
             name: jnp.where(whole[:, None, None, None], new, old)
@@ -232,7 +232,7 @@ def cached_step(
 
 
 def updated_cache(step: CachedStep | None) -> dict[str, Any]:
-    """Return the cache entry of rows after a step."""
+    """Return the step cache of rows after a step, as an entry of their leaves."""
     return {} if step is None else {CACHE_KEY: step.after}
 
 
@@ -252,7 +252,7 @@ def _change(
 def _in_rounds(
     whole: Bool[Array, " rows"], block_inputs: Any, base: Tokens, residual: Tokens, rest: Rest
 ) -> tuple[Tokens, Tokens]:
-    """Run rows in rounds of as many as have devices of their own; return tokens and residuals."""
+    """Run rows in rounds, one row per group of devices; return tokens and residuals."""
     together = side_by_side(len(whole), len(base) // len(whole))
 
     def run_round(round: tuple[Any, ...]) -> tuple[Tokens, Tokens]:
@@ -287,7 +287,7 @@ def _one_round(
 
 
 def side_by_side(rows: int, prompts: int) -> int:
-    """Return the number of rows that run together, each on devices of its own."""
+    """Return the number of rows that run in parallel, each on different devices."""
     layout = trace_options().layout
     if layout is None:
         return 1
@@ -297,7 +297,7 @@ def side_by_side(rows: int, prompts: int) -> int:
 
 
 def _parted(x: Array, rows: int, together: int) -> Array:
-    """Deal [rows · each, …] → [rounds, together · each, …].
+    """Reorder a batch [rows · each, …] to rounds [rounds, together · each, …].
 
     The rows of a device are in separate rounds, so that none of them moves.
     """
@@ -307,7 +307,7 @@ def _parted(x: Array, rows: int, together: int) -> Array:
 
 
 def _joined(x: Array, together: int) -> Array:
-    """Restore the order before `_parted`."""
+    """Restore the order of a batch before `_parted`."""
     rounds, each = len(x), x.shape[1] // together
     parted = x.reshape(rounds, together, each, *x.shape[2:]).swapaxes(0, 1)
     return parted.reshape(-1, *x.shape[2:])
@@ -318,12 +318,12 @@ def _flat(x: Float[Array, "rows prompts tokens width"]) -> Tokens:
 
 
 def _in_order(cached: Mapping[str, Array]) -> list[Array]:
-    """Return the stored residuals, the latest first."""
+    """Return a row's stored residuals, the latest first."""
     return [cached[name] for name in RESIDUALS if name in cached]
 
 
 def _joined_prompts(new: Array, old: Array) -> Array:
-    """Replace the first prompts of a row by new ones."""
+    """Replace the first prompts of a row's leaves by new ones."""
     return jnp.concatenate([new, old[:, new.shape[1] :]], axis=1)
 
 

@@ -28,7 +28,7 @@ Floats need no rounding to equal steps, so they are preferred there."""
 
 
 class EightBitKernel(nnx.Module):
-    """Kernel with 8-bit values.
+    """Kernel of a linear layer with 8-bit values and scales.
 
     `values` [*, in, out], or [*, out, in] of floats (`has_inputs_last`), and `scale` [*, out] of
     each column in float32.
@@ -48,7 +48,7 @@ def has_inputs_last(kind: Any) -> bool:
 
 
 def inputs_first(values: Num[Array, "_rows _columns"]) -> Num[Array, "in out"]:
-    """Return the values as [in, out], transposed if necessary."""
+    """Return 8-bit kernel values as [in, out], transposed if necessary."""
     return values.T if has_inputs_last(values.dtype) else values
 
 
@@ -93,7 +93,7 @@ def _of_floats(
     of_columns: Float[Array, " out"],
     dtype: DTypeLike,
 ) -> Float[Array, "*batch out"]:
-    """Multiply 8-bit floats as cuBLASLt does, with sums in float32.
+    """Multiply float8 values as cuBLASLt does, with sums in float32.
 
     For bfloat16, which has float32's range, the sums are written in bfloat16 before they are
     scaled: the next pass reads half as much.

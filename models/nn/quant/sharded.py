@@ -24,7 +24,7 @@ State = TypeVar("State")
 
 
 def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
-    """Return one layer's parameters as references to their stacks with the layer's number."""
+    """Return one layer's parameters as references: the stacks, and the layer's number."""
     references: State = jax.tree.map(
         lambda leaf: leaf.replace(OfStack(leaf[...], number)),
         stacks,
@@ -50,7 +50,7 @@ def is_read_in_place(path: tuple[Any, ...], leaf: Any) -> bool:
 
 
 def _layout() -> Layout | None:
-    """Return the traced layout if its chips have an 8-bit kernel, else None."""
+    """Return the traced layout if its chips have an 8-bit product kernel, else None."""
     layout = trace_options().layout
     if layout is None or layout.eight_bit is None or layout.platform is None:
         return None
@@ -58,7 +58,7 @@ def _layout() -> Layout | None:
 
 
 def _fills(used: Layout, values: nnx.Variable[Any]) -> bool:
-    """Return whether each device's share of a kernel fills lanes."""
+    """Return whether each device's share of a kernel consists of whole register lanes."""
     shape = values.shape[-2:]
     split = used.split(values.axes[-2:], shape)
     return not any(
@@ -133,7 +133,7 @@ def _local(
     columns: Float[Array, " out"],
     bias: Float[Array, " out"] | None,
 ) -> Array:
-    """Compute one device's share.
+    """Compute one device's share of an 8-bit product.
 
     Args:
         inputs: mesh axes that split the summed axis.
@@ -158,7 +158,7 @@ def _local(
 
 
 def _flat(part: Part) -> Array:
-    """Reshape to [batch · tokens, features], or to attention's [heads, dim, batch · tokens]."""
+    """Reshape activations to [batch · tokens, features], or [heads, dim, batch · tokens]."""
     if part.ndim == 3:
         return part.reshape(-1, part.shape[-1])
     _, _, heads, dim = part.shape

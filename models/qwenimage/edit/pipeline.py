@@ -122,7 +122,7 @@ class QwenImageEditPipeline(QwenImagePipeline):
         return self.preprocessor.merge_size**2
 
     def _image_offsets(self, images: int) -> list[int]:
-        """Return the number of tokens before each image's marker, equal in all chats.
+        """Return the number of text tokens before each image's marker, equal in all chats.
 
         Each number is at least that of the preceding markers, since a planner's texts are only
         padding.

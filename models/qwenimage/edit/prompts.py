@@ -25,7 +25,7 @@ AREA_PX = 1024 * 1024
 
 @dataclass(frozen=True)
 class ImagePromptFormat:
-    """Format of an edit's images in its chat."""
+    """Format in which an edit's chat contains the images."""
 
     label: str
     """Text before each image, with its number."""

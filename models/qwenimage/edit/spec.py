@@ -16,7 +16,7 @@ MAX_EDIT_RATIO = MAX_RATIO * 3 // 4
 
 
 def _reading(*images: str) -> Mapping[str, Any]:
-    """Return the spec fields that describe how these request images are scaled."""
+    """Return the spec's fields that describe how input images of an edit are scaled."""
     return {
         "sized_area_px": AREA_PX,
         "most_ratio": dict.fromkeys(images, MAX_EDIT_RATIO),

@@ -27,7 +27,7 @@ PROCESSOR, MEMBER = "processor_config.json", "image_processor"
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenImage21Pipeline]:
-    """Read the configs of a checkpoint. Raises: ValueError: an unsupported config."""
+    """Read the configs of a Qwen-Image 2.1 editing checkpoint. Raises: ValueError: unsupported."""
     preprocessor = _preprocessor(folder / "processor")
     if preprocessor is None:
         return read_as(folder, reading, GENERATION, QwenImage21Pipeline)
@@ -56,7 +56,7 @@ def _vision(folder: Path, preprocessor: QwenPreprocessor, downsampling: int) -> 
 
 
 def _preprocessor(folder: Path) -> QwenPreprocessor | None:
-    """Read the preprocessor of images from a `processor` folder; None: it has none."""
+    """Read the image preprocessor in a `processor` folder; None: it has none."""
     if (folder / FILE).is_file():
         return QwenPreprocessor.read(folder)
     file = folder / PROCESSOR

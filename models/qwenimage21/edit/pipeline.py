@@ -133,7 +133,7 @@ class QwenImage21EditPipeline(QwenImage21Pipeline):
         return rows, columns
 
     def _places(self, patches: Sequence[Any]) -> list[ImagePosition]:
-        """Return the place of each image in the text with all images' tokens."""
+        """Return the position of each image in the text that contains all images' tokens."""
         grids = [self._token_grid(part) for part in patches]
         further = itertools.accumulate((rows * columns - 1 for rows, columns in grids), initial=0)
         offsets = self._offsets(len(grids))
@@ -143,7 +143,7 @@ class QwenImage21EditPipeline(QwenImage21Pipeline):
         ]
 
     def _offsets(self, images: int) -> list[int]:
-        """Return the number of tokens before each image's marker.
+        """Return the number of text tokens before each image's marker.
 
         Each number is at least that of the preceding markers, since a planner's texts are only
         padding.

@@ -66,7 +66,7 @@ class DeadlineTooShort(Exception):
 
 
 class IdempotencyConflict(Exception):
-    """Rejection because the idempotency key was used with another body."""
+    """Rejection because the idempotency key was already used with another body."""
 
     def __init__(self) -> None:
         super().__init__(

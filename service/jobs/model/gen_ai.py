@@ -32,7 +32,7 @@ DURATION_BUCKETS_S = (
 
 
 def in_prometheus(name: str) -> str:
-    """Return a name in Prometheus's spelling."""
+    """Convert a metric name with dots to Prometheus's spelling."""
     return name.replace(".", "_")
 
 
@@ -51,7 +51,7 @@ def request_model(job: Job) -> str:
 
 
 def attributes(job: Job) -> Attributes:
-    """Return the attributes of a job's spans."""
+    """Return the OpenTelemetry attributes of a job's spans."""
     request = job.request
     return {
         **SERVICE,
@@ -65,7 +65,7 @@ def attributes(job: Job) -> Attributes:
 
 
 def _seed(request: Mapping[str, Any]) -> Attributes:
-    """Return the seed's attribute; a text if it exceeds the signed integers of OTLP."""
+    """Return the seed as span attribute; a text if it exceeds OTLP's signed integers."""
     if "seed" not in request:
         return {}
     seed = request["seed"]
@@ -96,7 +96,7 @@ class Durations:
         seconds: float,
         exemplar: dict[str, str] | None,
     ) -> None:
-        """Count one job. `error_type` is empty if it succeeded."""
+        """Count one ended job. `error_type` is empty if it succeeded."""
         self._of(request_model, model, error_type).observe(seconds, exemplar)
 
     def _of(self, request_model: str, model: str, error_type: str) -> Histogram:

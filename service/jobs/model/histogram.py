@@ -31,7 +31,7 @@ class Histogram(prometheus_client.Histogram):
         super().__init__(name, documentation, labelnames, **options)
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Count an observation.
+        """Count an observation in classic and native buckets.
 
         Native buckets are updated first. They are read last, so they never contain less than the
         classic ones.
@@ -40,7 +40,7 @@ class Histogram(prometheus_client.Histogram):
         super().observe(amount, exemplar)
 
     def collect(self) -> list[NativeFamily]:
-        """Return the metric family with both kinds of buckets."""
+        """Return the histogram's metric family with classic and native buckets."""
         (classic,) = super().collect()
         family = NativeFamily(classic.name, classic.documentation, classic.type, classic.unit)
         family.samples = classic.samples

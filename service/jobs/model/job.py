@@ -126,7 +126,7 @@ class JobError(BaseModel):
 
 
 class FieldWarning(BaseModel):
-    """Warning about a field that was accepted but not used as written."""
+    """Warning about a request field that was accepted but not used as written."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -162,7 +162,7 @@ class Snapshot(BaseModel):
 
 
 class Usage(BaseModel):
-    """Resources that a job has used."""
+    """Resources that a job has used: device time, compile time and others."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -342,17 +342,17 @@ class Job(BaseModel):
 
     @property
     def remaining_share(self) -> float:
-        """Share of its steps that no snapshot covers."""
+        """Share of the job's steps that no snapshot covers."""
         saved = sum(snapshot.step for snapshot in self.snapshots)
         return 1 - min(1.0, saved / max(1, self.steps))
 
     @property
     def own_cost(self) -> float:
-        """Part of `cost` that its audition has not paid for."""
+        """Part of the job's `cost` that its audition has not paid for."""
         return self.cost * (1 - (self.draft_steps or 0) / max(1, self.steps))
 
     def seed_of(self, number: int) -> int:
-        """Return the seed of an image."""
+        """Return the seed of one of the job's images."""
         return self.seeds[number] if self.seeds else int(self.request["seed"]) + number
 
     @property

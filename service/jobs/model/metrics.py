@@ -184,7 +184,7 @@ class JobMetrics:
             self.in_time.labels(job.model, MET if waited_s <= objective_s else MISSED).inc()
 
     def ended(self, end: JobEnd) -> None:
-        """Count a job's end and its duration."""
+        """Count a job's end and its duration in the metrics."""
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
         exemplar = spans.exemplar_of(end.traceparent)
@@ -202,7 +202,7 @@ class JobMetrics:
         self.retries.labels(model, reason).inc()
 
     def count_note(self, note: Mapping[str, Any]) -> None:
-        """Count a note that a script stored (`note` in life.lua)."""
+        """Count a note that a Lua script stored about a job (`note` in life.lua)."""
         event, model = note["event"], note["model"]
         if event in (LOST, EXCUSED):
             self.reclaimed.labels(model).inc()

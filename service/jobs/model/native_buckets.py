@@ -30,7 +30,7 @@ _INFINITE = sys.float_info.max_exp * _PARTS + 1
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """Consistent copy of one series' counts."""
+    """Consistent copy of the native histogram buckets of one series."""
 
     count: int
     """Number of observations. NaN is counted here but in no bucket."""
@@ -44,7 +44,7 @@ class BucketCounts:
 
 
 class NativeBuckets:
-    """Thread-safe native buckets of one series."""
+    """Thread-safe native histogram buckets of one series."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -97,7 +97,7 @@ class NativeBuckets:
 
 
 def _index(size: float) -> int:
-    """Return a positive number's bucket in `SCHEMA`; bounds belong to the bucket below them."""
+    """Return a positive number's histogram bucket in `SCHEMA`; bounds are in the lower bucket."""
     if size == math.inf:
         return _INFINITE
     fraction, exponent = math.frexp(size)
@@ -105,7 +105,7 @@ def _index(size: float) -> int:
 
 
 def _halved(buckets: Mapping[int, int]) -> dict[int, int]:
-    """Merge each pair of buckets into one of the next lower schema."""
+    """Merge each pair of histogram buckets into one of the next lower schema."""
     merged: dict[int, int] = {}
     for index, count in buckets.items():
         above = -(-index >> 1)

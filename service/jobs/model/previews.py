@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def is_due(wanted: int, taken: int, step: int, steps: int) -> bool:
-    """Return whether another preview is due after this many of a job's steps."""
+    """Return whether a job's next preview is due after this many of its steps."""
     return taken < wanted and step * (wanted + 1) >= steps * (taken + 1)

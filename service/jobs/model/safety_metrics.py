@@ -38,7 +38,7 @@ class SafetyMetrics:
             self.checks.labels(when, verdict)
 
     def record(self, when: str, verdict: str, seconds: float) -> None:
-        """Count one check with its verdict and duration."""
+        """Count one safety check with its verdict and duration."""
         self.checks.labels(when, verdict).inc()
         exemplar = spans.exemplar_of(spans.current_traceparent())
         self.seconds.labels(when).observe(seconds, exemplar)

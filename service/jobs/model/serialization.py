@@ -67,7 +67,7 @@ def from_hash(fields: Mapping[str, str]) -> Job:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Parse a hash that a script returns as a JSON list of alternating names and values."""
+    """Parse a job's hash that a script returns as a JSON list of alternating names and values."""
     flat = json.loads(text)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 

@@ -41,7 +41,7 @@ class JobState(StrEnum):
 
 
 class By(StrEnum):
-    """Actor that triggers a transition."""
+    """Actor that triggers a transition of a job's state."""
 
     CLIENT = "client"
     POOL = "pool"
@@ -57,7 +57,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
-    """Transition of a job from one state to another, with the scripts that make it."""
+    """Transition of a job from one state to another, with the scripts that perform it."""
 
     name: str
     before: tuple[JobState | None, ...]
@@ -74,12 +74,12 @@ class Transition:
 
     @property
     def event(self) -> str | None:
-        """Name of the event that it writes: the new state; None if the job is removed."""
+        """Name of the event that the transition writes: the new state; None: job removed."""
         return self.after
 
     @property
     def is_requeue(self) -> bool:
-        """True if the job is requeued and resumes from its snapshots."""
+        """True if the transition requeues the job, which then resumes from its snapshots."""
         return self.after is QUEUED and self.before == (RUNNING,)
 
 

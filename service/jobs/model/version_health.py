@@ -29,7 +29,7 @@ class Sample:
 
     @property
     def has_failed(self) -> bool:
-        """True if it failed for a reason that a defect of the version may have caused."""
+        """True if the job failed for a reason that a defect of the version may have caused."""
         return self.failure in VERSION_FAILURES
 
 
@@ -57,7 +57,7 @@ def _failures(alias: Alias, mine: Sequence[Sample], others: Sequence[Sample]) ->
 
 
 def _ends(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Return the numbers of ended and of failed jobs."""
+    """Return the numbers of ended and of failed jobs among the samples."""
     ended = [sample for sample in samples if sample.has_ended]
     return len(ended), sum(sample.has_failed for sample in ended)
 

@@ -126,7 +126,7 @@ async def check_when_reached(
 
 
 async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None]) -> None:
-    """Run `check_when_reached` with a temporary client. Raises: ConfigError: as `check`."""
+    """Run `check_when_reached` with a temporary Redis client. Raises: ConfigError: as `check`."""
     redis = client(settings)
     try:
         await check_when_reached(redis, settings, note)
@@ -135,7 +135,7 @@ async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None
 
 
 def missing_protections(settings: RedisSettings) -> str:
-    """Return the protections that a server on another machine should have but lacks."""
+    """Return the protections that a Redis server on another machine should have but lacks."""
     parts = urlsplit(settings.url or "")
     if not parts.hostname or is_local(parts.hostname):
         return ""
@@ -184,20 +184,23 @@ def _wants_tls(where: str) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes: redis-py wraps the errors of connecting."""
+    """Yield a Redis error and its causes: redis-py wraps the errors of connecting."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _is_of_tls(error: BaseException) -> bool:
-    """Return whether certificates or protocols do not match; False for an aborted handshake."""
+    """Return whether a connection failed as certificates or protocols do not match.
+
+    Returns False for an aborted handshake.
+    """
     broken_off = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     return isinstance(error, ssl.SSLError) and not isinstance(error, broken_off)
 
 
 def client(settings: RedisSettings) -> Redis:
-    """Return a client that has not connected yet. Raises: ConfigError: no or an invalid address."""
+    """Return a Redis client that has not connected yet. Raises: ConfigError: no valid address."""
     if settings.url is None:
         raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
     url = settings.url
@@ -219,7 +222,7 @@ class BriefRetry(Retry):
     async def call_with_retry(
         self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **rest: Any
     ) -> T:
-        """Retry a call within the total time of one command."""
+        """Retry a call to Redis within the total time of one command."""
         until = time.monotonic() + COMMAND_TIMEOUT_S
 
         async def fail_in_time(error: Exception, *count: int) -> None:
@@ -231,7 +234,7 @@ class BriefRetry(Retry):
 
 
 def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
-    """Create a pool of connections. Raises: ValueError: the address is invalid."""
+    """Create a pool of Redis connections. Raises: ValueError: the address is invalid."""
     primary = sentinel_address(url)
     tls = _tls(settings) if url.startswith("rediss") else {}
     retries = FAILOVER_RETRIES if primary else RETRIES
@@ -257,7 +260,7 @@ def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
 
 
 def _credentials(settings: RedisSettings, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a connection's login options; remove those of the address from `given`."""
+    """Return a Redis connection's login options; remove those of the address from `given`."""
     username = settings.username or given.pop("username", None)
     secrets = (settings.password, settings.next_password)
     if passwords := Passwords.of(username, settings.password_file, *secrets):
@@ -267,7 +270,7 @@ def _credentials(settings: RedisSettings, given: dict[str, Any]) -> dict[str, An
 
 
 def _tls(settings: RedisSettings) -> dict[str, Any]:
-    """Return TLS options: the server must prove its name unless `redis.check_name` is false."""
+    """Return Redis's TLS options: the server proves its name unless `redis.check_name` is false."""
     files = {
         "ssl_ca_certs": settings.ca_file,
         "ssl_certfile": settings.cert_file,
@@ -289,7 +292,7 @@ def blocking_client(redis: Redis) -> Redis:
 
 
 def check_server(info: Mapping[str, Any], where: str) -> None:
-    """Check a server's version, mode and eviction policy.
+    """Check a Redis server's version, mode and eviction policy.
 
     Raises: ConfigError: the server is unsuitable for the queue.
     """
@@ -310,7 +313,7 @@ def check_server(info: Mapping[str, Any], where: str) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a server in bytes."""
+    """Memory of a Redis server in bytes."""
 
     used: int
     """Bytes that count against the limit: without buffers of replicas and the append-only file."""
@@ -319,12 +322,12 @@ class Memory:
 
     @property
     def is_full(self) -> bool:
-        """True if the server refuses writes that need memory, as `noeviction` says."""
+        """True if the Redis server refuses writes that need memory, as `noeviction` says."""
         return self.limit is not None and self.used > self.limit
 
 
 async def memory(redis: Redis) -> Memory:
-    """Read a server's memory.
+    """Read a Redis server's memory usage and limit.
 
     Raises: redis.exceptions.RedisError: it does not answer.
     Source: `INFO memory`; the server compares the same difference with its limit.
@@ -335,13 +338,13 @@ async def memory(redis: Redis) -> Memory:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Parse a version: '7.0.15' → (7, 0)."""
+    """Parse a version of Redis: '7.0.15' → (7, 0)."""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
 
 def redacted(url: str) -> str:
-    """Return an address without its user and password, for messages.
+    """Return Redis's address without its user and password, for messages.
 
     The password may also be in the query. Whatever characters it contains, it ends before the last
     @.

@@ -54,21 +54,24 @@ class Passwords(CredentialProvider):
         return cls(username, lambda: passwords) if passwords else None
 
     def each(self) -> Iterator[CredentialProvider]:
-        """Yield a provider for each password. Raises: AuthenticationError: none can be read."""
+        """Yield a credential provider for each password.
+
+        Raises: AuthenticationError: none is readable.
+        """
         for password in self._read():
             yield UsernamePasswordCredentialProvider(self._username, password)
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and first password. Raises: AuthenticationError: as `each`."""
+        """Return the Redis user and first password. Raises: AuthenticationError: as `each`."""
         return next(self.each()).get_credentials()
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """Return user and first password, without the warning that redis-py's own method logs."""
+        """Return the Redis user and first password, without redis-py's warning about this."""
         return self.get_credentials()
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file that are not empty.
+    """Return the nonempty lines of a password file.
 
     Raises: AuthenticationError: the file cannot be read, temporarily or permanently.
     """
@@ -81,7 +84,7 @@ def _lines(file: Path) -> list[str]:
 
 
 class _BaseConnection(AbstractConnection):
-    """Base of all connection types: several passwords, replica detection, fast sending."""
+    """Base of all Redis connections: several passwords, replica detection, fast sending."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Log in with the first password that the server accepts."""
@@ -97,7 +100,7 @@ class _BaseConnection(AbstractConnection):
             self.credential_provider = provider
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read an answer; treat a replica's rejection of a write as a lost connection.
+        """Read Redis's answer; treat a replica's rejection of a write as a lost connection.
 
         Nothing was executed then, and a new connection reaches the primary.
         """
@@ -108,12 +111,12 @@ class _BaseConnection(AbstractConnection):
             raise ConnectionError("the server is a replica now") from error
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        """Pack a command. Raises: DataError."""
+        """Serialize a command to Redis. Raises: DataError."""
         packed: list[bytes] = _PACKER.pack(*args)
         return packed
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a command, without a task and timer if the transport accepts it at once.
+        """Send a command to Redis, without a task and timer if the transport accepts it at once.
 
         Raises:
             ConnectionError: the connection is lost.
@@ -147,7 +150,7 @@ class CommandPool(BlockingConnectionPool):
         self._waiting = 0
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
-        """Return a connection that is ready. Raises: redis.exceptions.RedisError, OSError."""
+        """Return a Redis connection that is ready. Raises: redis.exceptions.RedisError, OSError."""
         if not self._available_connections:
             return await self._get_later()
         connection = self.get_available_connection()
@@ -166,7 +169,7 @@ class CommandPool(BlockingConnectionPool):
             self._waiting -= 1
 
     async def release(self, connection: AbstractConnection) -> None:
-        """Take a connection back."""
+        """Take a Redis connection back into the pool."""
         if self._waiting or connection.should_reconnect():
             await super().release(connection)
             return
@@ -175,33 +178,33 @@ class CommandPool(BlockingConnectionPool):
 
 
 class TcpConnection(_BaseConnection, Connection):
-    """Connection to a host and port."""
+    """Redis connection to a host and port."""
 
 
 class TlsConnection(_BaseConnection, SSLConnection):
-    """Connection to a host and port by TLS."""
+    """Redis connection to a host and port by TLS."""
 
 
 class SocketConnection(_BaseConnection, UnixDomainSocketConnection):
-    """Connection to a Unix domain socket."""
+    """Redis connection to a Unix domain socket."""
 
 
 class _SentinelConnection(_BaseConnection):
-    """Base of connections that ask Sentinels for the primary whenever they connect."""
+    """Base of Redis connections that ask Sentinels for the primary whenever they connect."""
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
-        """Send a command after reconnecting if needed; redis-py would reuse the old address."""
+        """Send a command, reconnecting if needed; redis-py would reuse the old address."""
         if not self.is_connected:
             await self.connect()
         await super().send_packed_command(*args, **options)
 
 
 class PrimaryConnection(_SentinelConnection, SentinelManagedConnection):
-    """Connection to the primary that Sentinels report."""
+    """Redis connection to the primary that Sentinels report."""
 
 
 class PrimaryTlsConnection(_SentinelConnection, SentinelManagedSSLConnection):
-    """Connection by TLS to the primary that Sentinels report."""
+    """Redis connection by TLS to the primary that Sentinels report."""
 
 
 KINDS: dict[type[AbstractConnection], type[AbstractConnection]] = {

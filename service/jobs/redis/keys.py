@@ -148,122 +148,122 @@ def reusable_job(tenant: str, digest: str) -> str:
 
 
 def of_tenant(tenant: str) -> list[str]:
-    """Patterns of keys with a tenant's name that otherwise expire by themselves."""
+    """Return patterns of a tenant's keys that otherwise expire by themselves."""
     names = [f"{PREFIX}used:{tenant}", f"{PREFIX}compiling:{tenant}"]
     names += [f"{PREFIX}idempotency:{tenant}:*", reusable_job(tenant, "*")]
     return [*names, chosen_model(tenant), waiting_jobs(tenant)]
 
 
 def job(job_id: str) -> str:
-    """Hash of one job."""
+    """Key of the hash of one job."""
     return f"{PREFIX}job:{job_id}"
 
 
 def events(job_id: str) -> str:
-    """Stream of a job's events."""
+    """Key of the stream of a job's events."""
     return f"{PREFIX}events:{job_id}"
 
 
 def previews(job_id: str) -> str:
-    """Stream of a job's latest previews."""
+    """Key of the stream of a job's latest previews."""
     return f"{PREFIX}previews:{job_id}"
 
 
 def profile(pool: str) -> str:
-    """Profile request of a worker."""
+    """Key of the profile request of a worker."""
     return f"{PREFIX}profile:{pool}"
 
 
 def profiled(request_id: str) -> str:
-    """Answer to a profile request."""
+    """Key of the answer to a profile request."""
     return f"{PREFIX}profiled:{request_id}"
 
 
 def cost_trial(model: str, bucket: str) -> str:
-    """Mark of a doubtful cost that is being re-measured."""
+    """Key of the mark of a doubtful cost that is being re-measured."""
     return f"{PREFIX}tried:{len(model)}:{model}:{bucket}"
 
 
 def queue(model: str, tenant: str) -> str:
-    """Sorted set of a tenant's queued jobs."""
+    """Key of the sorted set of a tenant's queued jobs of a model."""
     return f"{PREFIX}queue:{len(model)}:{model}:{tenant}"
 
 
 def pools(model: str) -> str:
-    """Hash of a model's workers: readiness and end of heartbeat."""
+    """Key of the hash of a model's workers: readiness and end of heartbeat."""
     return f"{PREFIX}pools:{model}"
 
 
 def layouts(model: str) -> str:
-    """Hash of the announced facts of a model's workers."""
+    """Key of the hash of the facts that a model's workers announced."""
     return f"{PREFIX}layouts:{model}"
 
 
 def tenants(model: str) -> str:
-    """Sorted set of the tenants with queued jobs of a model."""
+    """Key of the sorted set of tenants with queued jobs of a model."""
     return f"{PREFIX}tenants:{model}"
 
 
 def backlog(model: str) -> str:
-    """Hash of those tenants' predicted device-seconds."""
+    """Key of the hash of tenants' predicted device-seconds of queued jobs of a model."""
     return f"{PREFIX}backlog:{model}"
 
 
 def loras(tenant: str) -> str:
-    """Hash of a tenant's uploaded adapters."""
+    """Key of the hash of a tenant's uploaded adapters."""
     return f"{PREFIX}loras:{tenant}"
 
 
 def file(file_id: str) -> str:
-    """Hash of one file."""
+    """Key of the hash of one uploaded file."""
     return f"{PREFIX}file:{file_id}"
 
 
 def files(tenant: str) -> str:
-    """Sorted set of a tenant's files."""
+    """Key of the sorted set of a tenant's files."""
     return f"{PREFIX}files:{tenant}"
 
 
 def batch(batch_id: str) -> str:
-    """Hash of one batch."""
+    """Key of the hash of one batch."""
     return f"{PREFIX}batch:{batch_id}"
 
 
 def batch_lines(batch_id: str) -> str:
-    """Hash of the lines of an open batch."""
+    """Key of the hash of the lines of an open batch."""
     return f"{PREFIX}batchlines:{batch_id}"
 
 
 def batches(tenant: str) -> str:
-    """Sorted set of a tenant's batches."""
+    """Key of the sorted set of a tenant's batches."""
     return f"{PREFIX}batches:{tenant}"
 
 
 def lora_lock(tenant: str, digest: str) -> str:
-    """Lock of an adapter's file in the store."""
+    """Key of the lock of an adapter's file in the store."""
     return f"{PREFIX}loralock:{tenant}:{digest}"
 
 
 def alias_jobs(alias: str) -> str:
-    """Sorted set of an alias's recent jobs."""
+    """Key of the sorted set of an alias's recent jobs."""
     return f"{FRONT_PREFIX}aliasjobs:{alias}"
 
 
 def alias_watch(alias: str) -> str:
-    """Mark that a front end has just judged an alias's versions."""
+    """Key of the mark that a front end has just judged an alias's versions."""
     return f"{FRONT_PREFIX}aliaswatch:{alias}"
 
 
 def waiting(model: str) -> str:
-    """Sorted set of a model's queued jobs."""
+    """Key of the sorted set of a model's queued jobs."""
     return f"{PREFIX}waiting:{model}"
 
 
 def chosen_model(sender: str) -> str:
-    """Model that a sender of a compatible endpoint chose."""
+    """Key of the model that a sender of a compatible endpoint chose."""
     return f"{FRONT_PREFIX}door:model:{sender}"
 
 
 def waiting_jobs(sender: str) -> str:
-    """List of the jobs that a sender of a compatible endpoint waits for."""
+    """Key of the list of jobs that a sender of a compatible endpoint waits for."""
     return f"{FRONT_PREFIX}door:jobs:{sender}"

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Subscriber:
-    """Subscription to the queue's channels, started by the first waiter."""
+    """Subscription to the queue's Redis channels, started by the first waiter."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = blocking_client(redis)
@@ -72,7 +72,7 @@ class Subscriber:
             wake.set()
 
     async def close(self) -> None:
-        """Stop listening, and close the connection."""
+        """Stop listening to the channels, and close the connection."""
         self.closed = True
         self._end_waits()
         if self._task:
@@ -80,7 +80,7 @@ class Subscriber:
         await self._redis.aclose()
 
     def _start(self) -> None:
-        """Start the listening task; after `close`, end the waits instead."""
+        """Start the task that listens to the channels; after `close`, end the waits instead."""
         if self.closed:
             self._end_waits()
         elif self._task is None:

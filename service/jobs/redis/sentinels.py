@@ -40,27 +40,27 @@ class Sentinels(Sentinel):
         self._lookup: asyncio.Task[tuple[str, int]] | None = None
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return host and port of the primary. Raises: MasterNotFoundError."""
+        """Return host and port of the Redis primary. Raises: MasterNotFoundError."""
         if self._lookup is None or self._lookup.done():
             self._lookup = asyncio.create_task(super().discover_master(service_name))
             self._lookup.add_done_callback(_retrieve_exception)
         return await asyncio.shield(self._lookup)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the Sentinels."""
         if self._lookup:
             await cancel(self._lookup)
         await super().aclose()
 
 
 def _retrieve_exception(asking: asyncio.Task[tuple[str, int]]) -> None:
-    """Retrieve a lookup's exception, in case all its callers were canceled before."""
+    """Retrieve the exception of a Sentinel lookup, in case all its callers were canceled before."""
     if not asking.cancelled():
         asking.exception()
 
 
 class PrimaryPool(SentinelConnectionPool, CommandPool):
-    """Pool of connections to the primary, which owns the connections to the Sentinels."""
+    """Pool of connections to the Redis primary, which owns the connections to the Sentinels."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close the idle connections, or all of them and those to the Sentinels."""
@@ -75,7 +75,7 @@ def primary_pool(
     credentials: CredentialProvider | None,
     **options: Any,
 ) -> PrimaryPool:
-    """Create a pool of connections to the primary.
+    """Create a pool of connections to the Redis primary that Sentinels report.
 
     Args:
         tls: TLS options.

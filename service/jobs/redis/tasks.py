@@ -11,7 +11,7 @@ CANCEL_AGAIN_S = 0.05
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks until they end, and retrieve their exceptions.
+    """Cancel asyncio tasks until they end, and retrieve their exceptions.
 
     One cancellation may be lost: before Python 3.12, `asyncio.wait_for`, through which redis-py
     writes, could swallow it. The tasks have ended even if the caller is canceled meanwhile, which

@@ -30,7 +30,7 @@ MAX_COSTS = 4096
 
 
 class CostKey(NamedTuple):
-    """Key of a measured cost."""
+    """Key of a measured cost: layout, bucket and batch size."""
 
     bucket: str
     layout: str
@@ -39,12 +39,12 @@ class CostKey(NamedTuple):
     """Number of images that are denoised together."""
 
     def wire(self) -> str:
-        """Return the key as a field of Redis's hash."""
+        """Return the cost key as a field of Redis's hash."""
         return json.dumps(self)
 
     @classmethod
     def parse(cls, text: str) -> CostKey:
-        """Parse a field of Redis's hash."""
+        """Parse a cost key from a field of Redis's hash."""
         bucket, layout, batch = json.loads(text)
         return cls(bucket, layout, batch)
 
@@ -128,13 +128,13 @@ class Cost:
 
     @property
     def valid_s(self) -> float:
-        """Lifetime without a new measurement."""
+        """Time for which a measured cost is used without a new measurement."""
         return max(MIN_VALID_S, self.seconds / MAX_TRIAL_SHARE)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Timing of one bucket on one layout."""
+    """Step, encode and decode times of one bucket on one layout."""
 
     encode_s: float
     decode_s: float
@@ -214,7 +214,7 @@ class CostTable:
 
     @cached_property
     def _predicted(self) -> dict[tuple[object, ...], Cost | None]:
-        """Cache of predictions by passes and images; a table is used briefly, for few requests."""
+        """Cache of cost predictions by passes and images; a table serves few requests."""
         return {}
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
@@ -285,7 +285,7 @@ class CostTable:
         return self._median(layout) / min(medians)
 
     def slowness_by_bucket(self, layout: str) -> Mapping[str, float]:
-        """Return the slowness for each bucket that this and another ready layout have measured."""
+        """Return the slowness by bucket that both this and another ready layout have measured."""
         others = self._ready - {layout}
         slowness = {}
         for bucket, mine in self.timings.get(layout, {}).items():
@@ -299,7 +299,7 @@ class CostTable:
         return median(ratios.values()) if ratios else 1.0
 
     def _by_size(self, layout: str) -> Mapping[str, float]:
-        """Compute `slowness_by_bucket` against the nearest sizes of other layouts."""
+        """Compute `slowness_by_bucket` against the nearest image sizes of other layouts."""
         slowness = {}
         for bucket, mine in self.timings.get(layout, {}).items():
             near = [self._nearest(other, bucket) for other in self._ready - {layout}]
@@ -331,12 +331,12 @@ def _alone_s(timing: Timing) -> float:
 
 
 def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
-    """Predict a bucket's compile time: its own, or the median of others. Size hardly matters."""
+    """Predict a bucket's compile time: its own, or the median of others, as size hardly matters."""
     return compiled.get(bucket, median(compiled.values()) if compiled else None)
 
 
 def volume_of(bucket: str) -> int | None:
-    """Return the pixels that a step of a bucket computes: of all frames, and of images it reads.
+    """Return the pixels that a step of a bucket computes, of all frames and of input images.
 
     Parses buckets written by `ModelSpec.bucket`; None: the bucket has no size.
     """
@@ -358,7 +358,7 @@ def confirmed(
     table: CostTable,
     age_s: float,
 ) -> dict[CostKey, CostRow]:
-    """Return rows with new samples since they were reported, if the table's row is old.
+    """Return cost rows with new samples since their report, if the table's row is old.
 
     Workers report these although their values have hardly changed.
 
@@ -377,7 +377,7 @@ def confirmed(
 def changed(
     rows: Mapping[CostKey, CostRow], reported: Mapping[CostKey, CostRow], by: float
 ) -> dict[CostKey, CostRow]:
-    """Return rows that were not reported, or differ from the report by more than the share `by`."""
+    """Return cost rows that were not reported, or that changed by more than the share `by`."""
     return {key: row for key, row in rows.items() if _differs(row, reported.get(key), by)}
 
 

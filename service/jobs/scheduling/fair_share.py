@@ -40,11 +40,11 @@ class Tenant:
 
     @property
     def pace(self) -> float:
-        """Virtual time from the start of one of its jobs to the next."""
+        """Virtual time between the starts of two consecutive jobs of the tenant."""
         return self.mean_s / self.weight
 
     def before(self, order: float, name: str) -> float:
-        """Return how many of its jobs precede a position; fractional between two jobs."""
+        """Return how many of the tenant's jobs precede a position; fractional between two jobs."""
         if not self.jobs or (order, name) <= (self.order, self.name):
             return 0.0
         return min(self.jobs, 1 + max(0.0, (order - self.order) / self.pace - 0.5))
@@ -52,7 +52,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class JobsAhead:
-    """Number of jobs that precede a position, and their device-seconds."""
+    """Number of jobs that precede a position in the queue, and their device-seconds."""
 
     jobs: float = 0.0
     seconds: float = 0.0
@@ -81,7 +81,7 @@ class FairShares:
         self._rise = [sums(bend[column] for bend in bends) for column in range(1, 5)]
 
     def before(self, order: float, name: str) -> JobsAhead:
-        """Sum up the jobs of all tenants that precede a position in the order."""
+        """Return how many jobs of all tenants precede a position in the queue order."""
         first = bisect_left(self._firsts, (order, name))
         bend = bisect_right(self._bends, order)
         jobs, jobs_at_0, seconds, seconds_at_0 = (column[bend] for column in self._rise)
@@ -92,7 +92,7 @@ class FairShares:
 
 
 def _bends(tenant: Tenant) -> Iterable[tuple[float, float, float, float, float]]:
-    """Yield the points where a tenant's slope begins and ends.
+    """Yield the positions at which a tenant's count of preceding jobs changes its slope.
 
     Each is (order, change of the jobs' slope and of their intercept, the same for device-seconds).
     """

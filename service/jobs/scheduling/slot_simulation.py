@@ -17,7 +17,7 @@ spread evenly over all slots as total work."""
 
 @dataclass(frozen=True)
 class Load:
-    """Work of one job."""
+    """Work of one job, as input of the simulation: its images, steps and predicted times."""
 
     device_seconds: float
     alone_s: float | None
@@ -25,7 +25,7 @@ class Load:
     images: int = 1
 
     def duration_s(self, slots: int, rows: int) -> float:
-        """Return its duration on a worker with `rows` of its `slots` in use.
+        """Return the job's duration on a worker with `rows` of its `slots` in use.
 
         On a full worker each image has an equal share of the slice. Between that and running alone,
         the duration is interpolated linearly.
@@ -144,7 +144,7 @@ class SlotSimulation:
     def _assign(
         self, jobs: float, mean_s: float, slots: Sequence[SimulatedSlot]
     ) -> tuple[list[tuple[float, int]], float]:
-        """Return when each slot is free after `jobs` jobs were assigned.
+        """Return when each slot is free after `jobs` waiting jobs were assigned.
 
         Returns: a heap of (time, slot number), and the time up to which the evenly spread work
         fills the slots.
@@ -160,7 +160,7 @@ class SlotSimulation:
         return heap, level
 
     def _level(self, device_seconds: float) -> float:
-        """Return the time up to which this much work fills all slots."""
+        """Return the time up to which that many device-seconds fill all slots."""
         if device_seconds <= 0:
             return 0.0
         taking_part = bisect_right(self._levels, device_seconds)
@@ -173,7 +173,7 @@ class SlotSimulation:
 
 
 def _duration_s(device_seconds: float, slot: SimulatedSlot) -> float:
-    """Return the duration of this much work in a slot of a full worker."""
+    """Return the duration of that many device-seconds in a slot of a full worker."""
     return device_seconds * slot.slots * slot.slowness
 
 
@@ -195,7 +195,7 @@ def _slots(pool: Pool, running: Sequence[RunningJob], is_crowded: bool) -> list[
 
 
 def _levels(slots: Sequence[SimulatedSlot]) -> tuple[list[float], list[float]]:
-    """Return the filling levels and speeds of the sorted slots.
+    """Return the filling levels and speeds of a simulation's slots, sorted by free time.
 
     The level of a slot is the work that fills the slots before it until it becomes free. Its speed
     is the device-seconds per second of this slot and those before it.

@@ -36,7 +36,7 @@ OVERDUE = 0.25
 
 @dataclass(frozen=True)
 class Rules:
-    """Parameters of the queue order, in device-seconds."""
+    """Parameters of the fair queue order, in device-seconds."""
 
     advance_s: float
     """Advance between tenants per level of priority."""
@@ -190,7 +190,7 @@ class WaitEstimator:
         return compiling_s(job, self.snapshot.now) + left_s
 
     def _takes(self, job: Job, load: Load) -> Takes | None:
-        """Mirror `claim_jobs.lua`: a worker too slow for a deadline leaves the job to others."""
+        """Return whether a worker may take a job: slow workers skip tight deadlines."""
         if job.deadline_at is None or load.alone_s is None:
             return None
         left_s, alone_s = job.deadline_at - self.snapshot.now, load.alone_s
@@ -202,7 +202,7 @@ class WaitEstimator:
         return takes
 
     def _preempting(self, bucket: str, load: Load) -> SlotSimulation | None:
-        """Simulate workers that preempt jobs for one that would be late; None: none would."""
+        """Simulate workers that preempt jobs for a job that would be late; None: none would."""
         slowness = self._slowness_in(bucket)
 
         def left(job: RunningJob) -> RunningJob:
@@ -219,7 +219,7 @@ class WaitEstimator:
         return SlotSimulation(self._sampled_pools, running, self._waiting > 0)
 
     def _slowness_in(self, bucket: str) -> Mapping[str, float]:
-        """Return the slowness by layout, relative to the fastest for a bucket."""
+        """Return each layout's slowness relative to the fastest for a bucket."""
         if bucket not in self._slowness:
             self._slowness[bucket] = {
                 pool.layout: self._by_bucket[pool.layout].get(bucket, pool.slowness)
@@ -243,7 +243,7 @@ class WaitEstimator:
         return self._simulations[layouts] if layouts else self._simulation
 
     def _ahead(self, job: Job, rank: int) -> tuple[JobsAhead, bool]:
-        """Return the jobs of all tenants that precede a job, and whether it goes by its deadline.
+        """Return the jobs of all tenants that precede a job, and whether its deadline orders it.
 
         A job with a deadline and credit is ordered by its latest start; otherwise by turns.
         """
@@ -267,7 +267,7 @@ class WaitEstimator:
         ), False
 
     def _makes_late(self, job: Job) -> bool:
-        """Return whether a job would make another deadline late that could be met without it."""
+        """Return whether a job would make another one miss a deadline that it can meet."""
         if job.deadline_at is None:
             return False
         mine = UrgentJob(job.deadline_at - (job.run_s or 0.0), job.tenant, job.cost, job.id)
@@ -276,7 +276,7 @@ class WaitEstimator:
         return bool(self._late([*self._urgent, mine]) - self._late(self._urgent) - {job.id})
 
     def _late(self, urgent: Sequence[UrgentJob]) -> set[str]:
-        """Return the ids of jobs that start too late if all of these go by their latest starts."""
+        """Return the ids of jobs that start too late if these jobs run in order of latest start."""
         ordered = sorted(urgent, key=lambda job: job.latest)
         starts = self._simulation.starts(job.seconds for job in ordered)
         return {
@@ -286,7 +286,7 @@ class WaitEstimator:
         }
 
     def _after_deadlines(self, job: Job, place: WaitEstimate) -> WaitEstimate:
-        """Move a job's place after all waiting deadlines."""
+        """Move the position of a job after all waiting jobs with deadlines."""
         if place.starts_s is None or place.ends_s is None:
             return place
         *_, starts_s = self._simulation.starts(
@@ -297,11 +297,11 @@ class WaitEstimator:
 
     @property
     def _credit_s(self) -> float:
-        """Credit of a tenant with the ready workers, as in `next_job.lua`."""
+        """Device-seconds of credit of a tenant with the ready workers, as in `next_job.lua`."""
         return self._rules.credit_s * max(1, len(self._table.pools))
 
     def _has_credit(self, job: Job) -> bool:
-        """Return whether its tenant's credit covers the job and all credited before."""
+        """Return whether the tenant's credit covers the job and all its jobs credited before."""
         if job.deadline_at is None:
             return False
         tenant = self._tenants.get(job.tenant)
@@ -309,14 +309,14 @@ class WaitEstimator:
         return tag + self._beyond_credit_s(job) / job.weight <= self.snapshot.virtual
 
     def _is_guaranteed(self, job: Job) -> bool:
-        """Return whether its tenant's waiting deadlines, including this job, are below its credit.
+        """Return whether the tenant's waiting deadlines and this job's are within its credit.
 
         The tenant's earlier usage determines its turn, which decides the job's admission.
         """
         return job.deadline_at is not None and self._beyond_credit_s(job) <= 0
 
     def _beyond_credit_s(self, job: Job) -> float:
-        """Return the tenant's device-seconds with deadlines, and this job's, less its credit."""
+        """Return by how many device-seconds the tenant's deadlines exceed its credit."""
         return self._credited_of.get(job.tenant, 0.0) + job.cost - self._credit_s
 
     @property
@@ -332,7 +332,7 @@ class WaitEstimator:
         return max(self.snapshot.virtual, self.snapshot.idle.get(job.tenant, 0.0))
 
     def _ahead_by_turn(self, job: Job, order: float, rank: int) -> JobsAhead:
-        """Return the jobs that precede a position if the job goes by its tenant's turn."""
+        """Return the jobs that precede a position if the job is ordered by its tenant's turn."""
         tenant = self._tenants.get(job.tenant)
         all_of_them = self._turns.before(order, job.tenant)
         mine = JobsAhead(rank, rank * (tenant.mean_s if tenant else job.cost))
@@ -354,7 +354,7 @@ class WaitEstimator:
         return total
 
     def _ahead_by_deadline(self, first: Sequence[UrgentJob], virtual: float) -> JobsAhead:
-        """Return the jobs with earlier deadlines that their tenants' credit lets go first."""
+        """Return jobs with earlier deadlines that run first because of their tenants' credit."""
         total = JobsAhead()
         for name, theirs in _by_tenant(first).items():
             if tenant := self._tenants.get(name):
@@ -363,7 +363,7 @@ class WaitEstimator:
         return total
 
     def _within_credit(self, tenant: Tenant, urgent: JobsAhead, virtual: float) -> float:
-        """Return how many of these jobs may go out of turn until virtual time is `virtual`."""
+        """Return how many urgent jobs a tenant may run out of turn until that virtual time."""
         credit_s = (virtual - tenant.tag) * tenant.weight + self._credit_s
         mean_s = max(urgent.seconds, 1e-9) / max(urgent.jobs, 1e-9)
         credited = self._credited_of.get(tenant.name, 0.0) / mean_s
@@ -407,7 +407,7 @@ class WaitEstimator:
 
     @cached_property
     def _mean_s(self) -> float:
-        """Mean device-seconds of a waiting job."""
+        """Mean predicted device-seconds of a waiting job."""
         seconds = sum(tenant.seconds for tenant in self.snapshot.tenants.values())
         return seconds / max(1, self._waiting)
 

@@ -41,7 +41,7 @@ class Unconfirmed(RedisError):
 
 @dataclass(frozen=True)
 class ReadQuota(Script[QuotaUsage]):
-    """Read a tenant's usage of its quotas."""
+    """Script call that reads a tenant's usage of its quotas."""
 
     tenant: str
     device_seconds_per_hour: float | None
@@ -49,7 +49,7 @@ class ReadQuota(Script[QuotaUsage]):
 
     @staticmethod
     def parse(answer: Sequence[str | int]) -> QuotaUsage:
-        """Return the tenant's usage."""
+        """Return the tenant's usage of its quotas."""
         return QuotaUsage.parse(answer)
 
 
@@ -84,7 +84,7 @@ class QueueClient:
 
     @property
     def redis(self) -> Redis:
-        """Client of Redis, for front ends' other data there."""
+        """Redis client of the queue, for front ends' other data there."""
         return self._redis
 
     @classmethod
@@ -100,11 +100,14 @@ class QueueClient:
 
     @classmethod
     def unchecked(cls, settings: Settings) -> Self:
-        """Create a client without connecting. Raises: ConfigError: the settings have no address."""
+        """Create a queue client without connecting.
+
+        Raises: ConfigError: the settings have no address.
+        """
         return cls(connection.client(settings.redis), settings.queue)
 
     async def check(self, settings: Settings) -> None:
-        """Check that the server can be used.
+        """Check that the Redis server can be used for the queue.
 
         Raises: RedisUnreachable, ConfigError: as `connection.check`.
         """
@@ -113,7 +116,7 @@ class QueueClient:
     async def check_when_reached(
         self, settings: Settings, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Wait until the server answers, and check it.
+        """Wait until the Redis server answers, and check it.
 
         Raises: ConfigError: as `connection.check_when_reached`.
         """
@@ -145,7 +148,7 @@ class QueueClient:
         return await connection.memory(self._redis)
 
     async def run(self, script: Script[Answer]) -> Answer:
-        """Run a script by its digest; load it first if the server lacks it."""
+        """Run a Lua script by its digest; load it first if the server lacks it."""
         text, arguments = self._text(script), self._arguments(script)
         call = ("EVALSHA", digest(text), 1, PREFIX, *arguments)
         try:
@@ -156,7 +159,7 @@ class QueueClient:
         return script.parse(answer)
 
     async def run_confirmed(self, script: Script[Answer]) -> Answer:
-        """Run a script that accepts data, and wait for `wait_replicas` to confirm its writes.
+        """Run a Lua script that accepts data, and wait for `wait_replicas` to confirm its writes.
 
         Raises: Unconfirmed: they did not confirm in time, although the script was executed.
         """
@@ -173,7 +176,7 @@ class QueueClient:
         return script.parse(answer)
 
     async def _run_and_wait(self, script: Script[Any]) -> tuple[Any, int]:
-        """Return a script's answer, and how many replicas have its writes.
+        """Run a Lua script; return its answer, and how many replicas have its writes.
 
         WAIT covers the writes of its own connection. So script, write and WAIT are sent and
         repeated together. The extra write is needed because a repeated script may write nothing.

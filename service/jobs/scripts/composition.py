@@ -51,7 +51,7 @@ def digest(text: str) -> str:
 
 
 def composed(shared: Sequence[str], text: str) -> str:
-    """Return a script's text after the shared statements that it reaches.
+    """Return a Lua script's text after the shared statements that it reaches.
 
     Statements that define nothing, such as loops, are always included.
 

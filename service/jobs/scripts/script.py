@@ -18,7 +18,7 @@ TEXT = {"is_text": True}
 
 @dataclass(frozen=True)
 class Common:
-    """Arguments that every script gets, used or not."""
+    """Arguments that every Lua script gets, used or not."""
 
     max_events: int
     """Maximum number of stored events of one job."""
@@ -28,7 +28,7 @@ class Common:
 
 @dataclass(frozen=True)
 class Script(ABC, Generic[Answer]):
-    """Base of script calls.
+    """Base of calls of Lua scripts; the fields are the script's arguments.
 
     `AnnounceLater` calls announce_later.lua, whose header explains the arguments. Arguments that
     are None are not sent.
@@ -37,42 +37,42 @@ class Script(ABC, Generic[Answer]):
     @classmethod
     @cache
     def name(cls) -> str:
-        """Return the script's name, which is also its file's name."""
+        """Return the Lua script's name, which is also its file's name."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def args(self) -> dict[str, object]:
-        """Return the arguments by name."""
+        """Return the Lua script's arguments by name."""
         arguments = ((name, getattr(self, name)) for name in self._names(is_text=False))
         return {name: value for name, value in arguments if value is not None}
 
     def texts(self) -> Iterator[str]:
-        """Yield the texts, in the order of their fields."""
+        """Yield the Lua script's text arguments, in the order of their fields."""
         for value in (getattr(self, name) for name in self._names(is_text=True)):
             yield from (value,) if isinstance(value, str) else value or ()
 
     @classmethod
     @cache
     def _names(cls, is_text: bool) -> tuple[str, ...]:
-        """Return the names of the arguments, or of the texts."""
+        """Return the names of the Lua script's arguments, or of its texts."""
         return tuple(item.name for item in fields(cls) if bool(item.metadata) == is_text)
 
     @staticmethod
     @abstractmethod
     def parse(answer: Any) -> Answer:
-        """Convert Redis's answer to its typed form."""
+        """Convert the Lua script's answer to its typed form."""
 
 
 class ScriptWithoutAnswer(Script[None]):
-    """Base of scripts without an answer."""
+    """Base of calls of Lua scripts without an answer."""
 
     @staticmethod
     def parse(answer: Any) -> None:
-        """Ignore Redis's answer."""
+        """Ignore Redis's answer, and return None."""
 
 
 @dataclass(frozen=True)
 class ClaimScript(Script[Answer]):
-    """Base of scripts about one claim. Only the claim's holder may run most of them."""
+    """Base of calls of scripts about one claim. Only the claim's holder may run most of them."""
 
     id: str
     """Id of the job."""
@@ -80,7 +80,7 @@ class ClaimScript(Script[Answer]):
 
 
 class AcknowledgedClaimScript(ClaimScript[bool]):
-    """Base of scripts that answer whether they were executed."""
+    """Base of calls of scripts that answer whether they were executed."""
 
     @staticmethod
     def parse(answer: Any) -> bool:

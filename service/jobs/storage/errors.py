@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Failed operation of the store; the message says what happened and what to do."""
+    """Failed operation of the file store; the message says what happened and what to do."""
 
 
 class NotStored(StoreError):

@@ -69,7 +69,7 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
 
 
 def beside_key(key: str, name: str) -> str:
-    """Return the key of a video's thumbnail or sprite sheet."""
+    """Return the store key of a video's thumbnail or sprite sheet."""
     return f"{key}.{name}.webp"
 
 
@@ -109,7 +109,7 @@ def preview_key(tenant: str, upload: str) -> str:
 
 
 def file_key(file_id: str) -> str:
-    """Return the key of an uploaded file. It is among inputs, so that deposits cover it."""
+    """Return the store key of an uploaded file, next to inputs, so that deposits cover it."""
     return input_key(file_id, "content")
 
 
@@ -174,7 +174,7 @@ class Store:
             await obstore.put_async(self._store, key, data, attributes=attributes)
 
     async def put_file(self, key: str, file: BinaryIO, content_type: str) -> None:
-        """Store a large file in parts, atomically. Raises: StoreError."""
+        """Store a large file in the file store in parts, atomically. Raises: StoreError."""
         file.seek(0)
         typed = not isinstance(self._store, LocalStore)
         attributes = {"Content-Type": content_type} if typed else None
@@ -183,7 +183,7 @@ class Store:
             await obstore.put_async(self._store, key, file, attributes=attributes)
 
     async def get(self, key: str) -> bytes:
-        """Return a file's bytes.
+        """Return a stored file's bytes.
 
         Raises: NotStored, StoreError.
         """
@@ -205,7 +205,7 @@ class Store:
         return Stat(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
 
     async def _head(self, key: str) -> ObjectMeta:
-        """Return a file's metadata, and distinguish a missing file from a missing bucket."""
+        """Return a stored file's metadata; distinguishes a missing file from a missing bucket."""
         try:
             # in a thread, for the same reason as in `below`
             return await asyncio.to_thread(obstore.head, self._store, key)
@@ -226,7 +226,7 @@ class Store:
         return True
 
     async def below(self, folder: str) -> list[str]:
-        """Return the sorted keys below a folder; empty if there is none. Raises: StoreError."""
+        """Return the sorted store keys below a folder; empty without any. Raises: StoreError."""
         try:
             async with self._explained("list", folder):
                 entries = obstore.list(self._store, prefix=folder)
@@ -237,7 +237,7 @@ class Store:
         return sorted(entry["path"] for entry in objects)
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Delete existing files; a key that ends in / stands for all below it.
+        """Delete stored files; a key that ends in / stands for all files below it.
 
         Raises: StoreError.
         """
@@ -281,7 +281,7 @@ class Store:
 
     @asynccontextmanager
     async def _explained(self, act: str, key: str, more_s: float = 0.0) -> AsyncIterator[None]:
-        """Limit an operation to `answer_s` plus `more_s`, and convert its errors.
+        """Limit a store operation to `answer_s` plus `more_s`, and convert its errors.
 
         Raises: StoreError, NotStored.
         """

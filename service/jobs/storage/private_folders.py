@@ -72,7 +72,10 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _narrow(path: Path) -> None:
-    """Remove other users' rights from a file or folder. Raises: OSError: it is not ours."""
+    """Remove other users' rights from a file or folder.
+
+    Raises: OSError: this user is not its owner.
+    """
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):

@@ -20,7 +20,7 @@ class _Basic(HTTPBasic):
     """Basic authentication, for documentation only: an absent or empty key is no error."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
-        """Ignore the credentials; `key_of` parses them."""
+        """Ignore the Basic credentials; `key_of` parses them."""
 
 
 _BASIC = _Basic(
@@ -54,14 +54,14 @@ class Call:
 
     @property
     def sender(self) -> str:
-        """Return the identity for per-sender state: the key's digest, or else the client."""
+        """Return the identity for per-sender state: the API key's digest, or else the client."""
         if self.front.callers and self.key:
             return f"key:{digest_of(self.key)[:32]}"
         return f"client:{self.client}"
 
     @property
     def client(self) -> str:
-        """Return the key of the per-client limits."""
+        """Return the key of the per-client limits: the tenant, or the client's address."""
         return self.front.client_of(self.request, self.tenant)
 
     @contextmanager

@@ -19,12 +19,12 @@ FILES = {media_type: BINARY for media_type in MEDIA_TYPES.values()}
 
 
 def schema_of(kind: type[BaseModel]) -> Documents:
-    """Return a reference to a body's schema."""
+    """Return a reference to the OpenAPI schema of a body's class."""
     return {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}
 
 
 def stream_of(data: Documents, example: str) -> Documents:
-    """Describe a stream of server-sent events.
+    """Describe a stream of server-sent events for OpenAPI.
 
     Args:
         data: schema of each event's JSON.
@@ -58,7 +58,7 @@ def operation(
     status: int = 200,
     fails: Sequence[int] = ADMITTING,
 ) -> Documents:
-    """Describe a route that admits a request.
+    """Describe a compatible endpoint's route that admits a request, for OpenAPI.
 
     Args:
         request_content: the request body's content by media type.

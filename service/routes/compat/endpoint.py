@@ -21,7 +21,7 @@ OBJECT, TEXT, LIST = f"{UNION_TAG}object", f"{UNION_TAG}text", f"{UNION_TAG}list
 
 
 def kind_of_value(value: Any) -> str:
-    """Return the tag of an object or a text in a union."""
+    """Return the Pydantic union tag of a value that is an object or a text."""
     return OBJECT if isinstance(value, Mapping | BaseModel) else TEXT
 
 
@@ -33,7 +33,7 @@ TextOrObject = Annotated[
 
 
 def _text_or_list(value: Any) -> str:
-    """Return the tag of a list or a text in a union."""
+    """Return the Pydantic union tag of a value that is a list or a text."""
     return LIST if isinstance(value, list) else TEXT
 
 
@@ -75,7 +75,7 @@ class CompatibleRequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_texts(cls, values: Any) -> Any:
-        """Omit empty texts of optional fields, which forms and settings of programs contain.
+        """Omit empty texts of optional fields, which forms and client programs send.
 
         An empty prompt is a prompt.
         """

@@ -27,7 +27,7 @@ class HeldPart(MemoryPart):
         self._hold = hold
 
     def add(self, data: bytes) -> None:
-        """Append a chunk. Raises: BodyTooLarge; Busy, Unavailable: a limit is exceeded."""
+        """Append a chunk to the form part. Raises: BodyTooLarge; Busy, Unavailable: a limit."""
         self._hold.add(len(data))
         super().add(data)
 
@@ -45,16 +45,16 @@ class FilesPart:
         self._hold = hold
 
     def begin(self) -> None:
-        """Begin the next file."""
+        """Begin the next file of a repeated form part."""
         self.files.append(HeldPart(self.max_bytes, self.what, self._hold))
         self.files[-1].filename = self.filename
 
     def add(self, data: bytes) -> None:
-        """Append a chunk to the current file. Raises: as `HeldPart.add`."""
+        """Append a chunk to the form part's current file. Raises: as `HeldPart.add`."""
         self.files[-1].add(data)
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Do nothing: the files stay in memory."""
+        """Do nothing: the form's files stay in memory."""
 
     def contents(self) -> list[bytes]:
         """Return the contents of the files.
@@ -66,7 +66,7 @@ class FilesPart:
 
 @dataclass(frozen=True)
 class Form:
-    """Parsed form.
+    """Parsed form of a compatible endpoint: texts and files.
 
     Args:
         fields: text fields by name.
@@ -98,7 +98,7 @@ async def read(
 
 
 def _kinds_of(schema: dict[str, Any]) -> set[str]:
-    """Return the types that a JSON schema accepts."""
+    """Return the value types that a JSON schema accepts."""
     return {kind.get("type", "object") for kind in schema.get("anyOf", [schema])} - {"null"}
 
 
@@ -113,7 +113,7 @@ _NUMBERS = frozenset(
 
 
 def plain_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's fields with the values that this API reads.
+    """Convert a vendor's request fields to values that this API reads.
 
     Numbers in texts become numbers. Empty texts in their place, and the seed -1, with which clients
     of several APIs ask for a random one, are omitted.

@@ -51,7 +51,7 @@ OF_IMAGE = ("match_input_image", "custom", "auto", "default")
 def without_effect(
     fields: Mapping[str, Any], names: FieldNames
 ) -> tuple[dict[str, Any], list[FieldWarning]]:
-    """Return a request's fields without those of `NO_EFFECT`, and a warning for each.
+    """Return a vendor's request fields without those of `NO_EFFECT`, and a warning for each.
 
     Fields that this API does not have are omitted if they are empty: they ask for nothing.
 
@@ -73,7 +73,7 @@ def without_effect(
 
 
 async def with_size(call: Call, fields: Mapping[str, Any], names: FieldNames) -> dict[str, Any]:
-    """Return a request's fields with `aspect_ratio` and `megapixels` as width and height.
+    """Replace `aspect_ratio` and `megapixels` in a vendor's request by width and height.
 
     The size is the nearest that the model supports, by default with its area. Width and height of
     the request take precedence.
@@ -101,7 +101,7 @@ async def with_size(call: Call, fields: Mapping[str, Any], names: FieldNames) ->
 
 
 def _number(value: Any) -> float:
-    """Return a positive number of up to eight characters; 0: the value is none."""
+    """Parse a positive number of up to eight characters; 0: the value is not one."""
     try:
         number = float(str(value)[:8])
     except ValueError:

@@ -40,12 +40,12 @@ COUNTS = frozenset({"num_images", "num_images_per_prompt"})
 
 
 def _single(value: Any) -> Any:
-    """Return the item of a list of one, as older versions of the client send texts."""
+    """Return the item of a one-item list, as older Hugging Face clients send texts."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 class TargetSize(CompatibleRequestBody):
-    """Output size of image to image."""
+    """Output size in Hugging Face's image-to-image request."""
 
     width: int
     """Width in pixels."""
@@ -80,7 +80,7 @@ class HuggingFaceRequest(CompatibleRequestBody):
 
     @property
     def settings(self) -> HuggingFaceParameters:
-        """Return the parameters; empty ones by default."""
+        """Return the request's parameters; empty ones by default."""
         return self.parameters or HuggingFaceParameters()
 
     @property

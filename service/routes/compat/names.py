@@ -14,7 +14,7 @@ class FieldNames:
     """Names of fields in another vendor's API.
 
     Args:
-        foreign: vendor's name by field, or by dotted path, where the names differ.
+        vendor_names: vendor's name by field, or by dotted path, where the names differ.
         prefix: prefix of all other fields.
     """
 

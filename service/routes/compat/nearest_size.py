@@ -23,7 +23,7 @@ def nearest(spec: ModelSpec, limits: LimitSettings, width: int, height: int) -> 
 
 
 def _within(bounds: Bounds, width: int, height: int) -> tuple[int, int]:
-    """Return the closest size within the bounds, with the same aspect ratio if possible."""
+    """Return the closest image size within the bounds, with the same aspect ratio if possible."""
     longest = bounds.max_side_px / max(width, height)
     shrink = min(1.0, math.sqrt(bounds.max_pixels / (width * height)), longest)
     grow = max(1.0, bounds.min_side_px / (shrink * min(width, height)))

@@ -35,7 +35,7 @@ FIELDS_OF_SCRIPTS: Mapping[str, Sequence[str]] = {
 
 
 class TextToImage(CompatibleRequestBody):
-    """Request of `txt2img`.
+    """Request of AUTOMATIC1111's `txt2img`.
 
     Other AUTOMATIC1111 fields are accepted if they have no effect, and rejected by name otherwise.
     Null means a field's default, as in AUTOMATIC1111.
@@ -114,7 +114,7 @@ class TextToImage(CompatibleRequestBody):
 
 
 class ImageToImage(TextToImage):
-    """Request of `img2img`."""
+    """Request of AUTOMATIC1111's `img2img`."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(EXAMPLE | {"init_images": [PIXEL]}))
 
@@ -140,7 +140,7 @@ class ImageToImage(TextToImage):
 
 
 class A1111Error(BaseModel):
-    """Error in AUTOMATIC1111's format."""
+    """Error response in AUTOMATIC1111's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

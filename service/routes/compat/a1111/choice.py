@@ -40,20 +40,23 @@ async def select_model(call: Call, name: str) -> None:
 
 
 def model_in_body(body: Mapping[str, Any]) -> Any:
-    """Return the model that an unvalidated body names."""
+    """Return the model that an unvalidated AUTOMATIC1111 body names."""
     options = body.get("override_settings")
     return options.get("sd_model_checkpoint") if isinstance(options, dict) else None
 
 
 async def model_of(call: Call, body: TextToImage) -> ModelSpec:
-    """Return the specification of a request's model. Raises: Problem: no such model."""
+    """Return the specification of the model for an AUTOMATIC1111 request.
+
+    Raises: Problem: no such model.
+    """
     options = body.override_settings or {}
     name = options.get("sd_model_checkpoint") or await selected_model(call)
     return await _image_model(call, name, "override_settings.sd_model_checkpoint")
 
 
 async def _without_file(call: Call, name: str) -> str:
-    """Return a checkpoint's title without its hash and ending, if a model has the rest as its name.
+    """Return the model name in an AUTOMATIC1111 checkpoint title, without hash and extension.
 
     AUTOMATIC1111's titles are `NAME.safetensors [HASH]`.
     """

@@ -31,32 +31,32 @@ router = APIRouter(
 
 @router.get("/version", responses=with_example({"version": VERSION}) | ERRORS)
 async def controlnet_version(call: ByKey) -> dict[str, int]:
-    """Return the version of the extension's API."""
+    """Return the API version of AUTOMATIC1111's ControlNet extension."""
     return {"version": VERSION}
 
 
 @router.get("/model_list", responses=with_example({"model_list": ["canny"]}) | ERRORS)
 async def controlnet_models(call: ByKey, update: Ignored = True) -> dict[str, list[str]]:
-    """List the controls of all image models."""
+    """List the controls of all image models, for AUTOMATIC1111's ControlNet extension."""
     return {"model_list": await _controls(call)}
 
 
 @router.get("/module_list", responses=with_example({"module_list": [*MODULES]}) | ERRORS)
 async def controlnet_modules(call: ByKey, alias_names: Ignored = False) -> dict[str, list[str]]:
-    """List the preprocessors."""
+    """List the ControlNet preprocessors, of which there are none but `none`."""
     return {"module_list": [*MODULES]}
 
 
 @router.get("/settings", responses=with_example({"control_net_unit_count": 3}) | ERRORS)
 async def controlnet_settings(call: ByKey) -> dict[str, int]:
-    """Return the maximum number of units of a request, of the model that accepts most."""
+    """Return the maximum number of ControlNet units in a request, over all models."""
     specs = (await image_models(call)).values()
     return {"control_net_unit_count": max((spec.limits.max_controls for spec in specs), default=0)}
 
 
 @router.get("/control_types", responses=with_example({"control_types": {}}) | ERRORS)
 async def controlnet_types(call: ByKey) -> dict[str, Any]:
-    """Return one kind of control, with all preprocessors and controls."""
+    """Return one kind of ControlNet control, with all preprocessors and controls."""
     kind = {
         "module_list": [*MODULES],
         "model_list": ["None", *await _controls(call)],

@@ -44,7 +44,7 @@ _HASH = re.compile(r" \[[0-9a-f]{1,16}\]$")
 
 
 class ControlUnit(CompatibleRequestBody):
-    """Unit of the extension."""
+    """Unit of AUTOMATIC1111's ControlNet extension: one control image with its settings."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -78,24 +78,24 @@ class ControlUnit(CompatibleRequestBody):
 
 @dataclass(frozen=True)
 class Controls:
-    """Controls of a request: entries of `control`, and warnings about the units."""
+    """Controls of an AUTOMATIC1111 request: entries of `control`, and warnings about the units."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[FieldWarning] = field(default_factory=list)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the field of `POST /v1/generate`; empty without controls."""
+        """Return the `control` field of `POST /v1/generate`; empty without controls."""
         return {CONTROL: self.entries} if self.entries else {}
 
 
 def alwayson_scripts(body: CompatibleRequestBody) -> Any:
-    """Return the extensions of a request; None without any."""
+    """Return the extensions (`alwayson_scripts`) of an AUTOMATIC1111 request; None without any."""
     return (body.model_extra or {}).get("alwayson_scripts")
 
 
 def controls_of(scripts: Any, spec: ModelSpec, image: str | None) -> Controls:
-    """Convert the enabled units of `alwayson_scripts`.
+    """Convert the enabled ControlNet units of `alwayson_scripts` to controls.
 
     Args:
         image: the request's input image, which units without an image of their own use.
@@ -112,7 +112,10 @@ def controls_of(scripts: Any, spec: ModelSpec, image: str | None) -> Controls:
 
 
 def _units(scripts: Any) -> Sequence[Any]:
-    """Return the arguments of the extension. Raises: Invalid: too many, or no list."""
+    """Return the units in the arguments of the ControlNet extension.
+
+    Raises: Invalid: too many, or no list.
+    """
     if not isinstance(scripts, Mapping):
         return ()
     named = [script for name, script in scripts.items() if str(name).lower() in NAMES]
@@ -130,7 +133,7 @@ def _arguments(script: Any) -> list[Any]:
 
 
 def _unit(unit: Any, path: str) -> ControlUnit:
-    """Parse a unit. Raises: Invalid."""
+    """Parse a ControlNet unit. Raises: Invalid."""
     if unit in (False, None):
         return ControlUnit(enabled=False)
     if not isinstance(unit, Mapping):
@@ -194,13 +197,13 @@ def _image(unit: ControlUnit) -> Any:
 
 
 def _name(unit: ControlUnit, spec: ModelSpec) -> str | None:
-    """Return the control that a unit's `model` names; None: unknown, or not named."""
+    """Return the control that a ControlNet unit's `model` names; None: unknown, or not named."""
     wanted = _HASH.sub("", unit.model or "").lower()
     return next((name for name in spec.controls if name.lower() == wanted), None)
 
 
 def _lower(value: Any) -> Any:
-    """Return a text in lower case; lists and objects, which no set contains, as a text."""
+    """Return a value as lower-case text, so that it can be looked up in a set of names."""
     if isinstance(value, str):
         return value.lower()
     return value if isinstance(value, int | None) else str(value)

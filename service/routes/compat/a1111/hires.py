@@ -42,12 +42,12 @@ SAME_AS_FIRST_PASS: Mapping[str, Sequence[Any]] = {
 
 
 def upscalers_of(spec: ModelSpec) -> list[str]:
-    """Return the accepted values of `hr_upscaler`."""
+    """Return the accepted values of AUTOMATIC1111's `hr_upscaler` for a model."""
     return [*BUILT_IN, *spec.upscalers]
 
 
 def with_passes(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
-    """Return the fields of the hires fix and the refiner. Raises: Invalid."""
+    """Convert AUTOMATIC1111's fields of hires fix and refiner. Raises: Invalid."""
     errors = [*_wrong(body, spec)]
     if errors:
         raise Invalid(errors)
@@ -96,7 +96,7 @@ def _too_many_steps(body: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
 
 
 def _first_pass_value(body: TextToImage, name: str) -> Any:
-    """Return the first pass's value of a second-pass field."""
+    """Return the first pass's value of a field that the second pass may override."""
     return getattr(body, name.removeprefix("hr_"), None)
 
 

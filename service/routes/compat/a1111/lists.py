@@ -47,7 +47,7 @@ LORA = {"name": "ink", "alias": "ink", "path": "ink", "metadata": {}}
 
 @router.get("/sd-models", responses=with_example([MODEL]) | ERRORS)
 async def sdapi_models(call: ByKey) -> List:
-    """List the models that generate images."""
+    """List the models that generate images, in AUTOMATIC1111's format."""
     return [_model(spec) for spec in (await image_models(call)).values()]
 
 
@@ -64,7 +64,7 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
 
 @router.get("/samplers", responses=with_example([SAMPLER]) | ERRORS)
 async def sdapi_samplers(call: ByKey) -> List:
-    """List the samplers that at least one model supports."""
+    """List the samplers that at least one model supports, in AUTOMATIC1111's format."""
     specs = (await image_models(call)).values()
     return [
         _sampler(sampler) for sampler in SAMPLERS if any(supports(spec, sampler) for spec in specs)
@@ -78,7 +78,7 @@ def _sampler(sampler: Sampler) -> dict[str, Any]:
 
 @router.get("/schedulers", responses=with_example([SCHEDULER]) | ERRORS)
 async def sdapi_schedulers(call: ByKey) -> List:
-    """List all step schedules; a model may support fewer."""
+    """List all step schedules in AUTOMATIC1111's format; a model may support fewer."""
     return [
         {
             "name": schedule.name,
@@ -129,13 +129,13 @@ def _upscaler(name: str, scale: int) -> dict[str, Any]:
 
 @router.get("/latent-upscale-modes", responses=with_example([{"name": "Latent"}]) | ERRORS)
 async def sdapi_latent_upscale_modes(call: ByKey) -> List:
-    """List the latent upscalers."""
+    """List the latent upscalers, in AUTOMATIC1111's format."""
     return [{"name": name} for name, kind in BUILT_IN.items() if kind == LATENT]
 
 
 @router.get("/sd-vae", responses=NONE | ERRORS)
 async def sdapi_vaes(call: ByKey) -> List:
-    """Return an empty list of VAEs: each model has its own."""
+    """Return an empty list of VAEs for AUTOMATIC1111's clients: each model has its own."""
     return []
 
 
@@ -159,7 +159,7 @@ async def sdapi_realesrgan_models(call: ByKey) -> List:
 
 @router.get("/memory", responses=with_example(MEMORY) | ERRORS)
 async def sdapi_memory(call: ByKey) -> dict[str, Any]:
-    """Return no sizes, in the form of AUTOMATIC1111 without measurements."""
+    """Return AUTOMATIC1111's memory statistics without sizes, as if none were measured."""
     return MEMORY
 
 
@@ -188,21 +188,21 @@ def _embedding(embedding: Lora) -> dict[str, Any]:
 
 @router.get("/scripts", responses=with_example({"txt2img": [], "img2img": []}) | ERRORS)
 async def sdapi_scripts(call: ByKey) -> dict[str, list[str]]:
-    """Return empty lists of scripts."""
+    """Return empty lists of AUTOMATIC1111's scripts."""
     return {"txt2img": [], "img2img": []}
 
 
 @router.get("/cmd-flags", responses=with_example({}) | ERRORS)
 async def sdapi_flags(call: ByKey) -> dict[str, Any]:
-    """Return no command-line flags."""
+    """Return no command-line flags, in AUTOMATIC1111's format."""
     return {}
 
 
 @router.post("/refresh-checkpoints", responses=ERRORS)
 async def sdapi_refresh_models(call: ByKey) -> None:
-    """Do nothing: lists are never older than `server.models_age_s`."""
+    """Do nothing on `refresh-checkpoints`: lists are never older than `server.models_age_s`."""
 
 
 @router.post("/refresh-loras", responses=ERRORS)
 async def sdapi_refresh_loras(call: ByKey) -> None:
-    """Do nothing: lists are never older than `server.models_age_s`."""
+    """Do nothing on `refresh-loras`: lists are never older than `server.models_age_s`."""

@@ -37,7 +37,7 @@ class MaskedRequest:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the request fields that the preparation replaces."""
+        """Return the request fields that the prepared inpainting files replace."""
         changed = {"image": self.files.image, "mask_image": self.files.mask}
         sides = zip(("width", "height"), self.size, strict=True) if self.files.image else ()
         return {**{name: data for name, data in changed.items() if data}, **dict(sides)}
@@ -66,7 +66,7 @@ async def prepare_masked_request(
 
 
 def inpaint_settings(body: ImageToImage, spec: ModelSpec) -> InpaintSettings:
-    """Convert the mask options, with AUTOMATIC1111's defaults. Raises: Invalid."""
+    """Convert AUTOMATIC1111's mask options, with its defaults. Raises: Invalid."""
     fill = FILL if body.inpainting_fill is None else body.inpainting_fill
     if fill not in (FILL, ORIGINAL):
         message = (
@@ -91,12 +91,12 @@ def inpaint_settings(body: ImageToImage, spec: ModelSpec) -> InpaintSettings:
 
 
 def _blur(*values: float | None) -> float:
-    """Return the first value that is present, else the default."""
+    """Return the first blur value that is present, else the default."""
     return next((value for value in values if value is not None), BLUR_PX)
 
 
 async def _file(call: Call, value: str, field: str) -> bytes:
-    """Read an image file and check that it can be decoded. Raises: Invalid."""
+    """Read an image file of a request, and check that it can be decoded. Raises: Invalid."""
     try:
         data = await while_connected(call.request, bytes_of(call.front, value, call.client))
         await while_connected(call.request, call.front.images.check(data, call.client))

@@ -78,7 +78,7 @@ NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
 
 
 def check(body: TextToImage, *, has_mask: bool = False) -> None:
-    """Check the fields and options that the conversion does not read. Raises: Invalid."""
+    """Check AUTOMATIC1111 fields and options that the conversion does not read. Raises: Invalid."""
     errors = [*_wrong(body.__pydantic_extra__ or {}, has_mask)]
     errors += wrong_options(body.override_settings or {}, "override_settings.")
     if errors:
@@ -108,7 +108,7 @@ def _not_served(allowed: Sequence[Any]) -> str:
 
 
 def _running_scripts(scripts: Any) -> Iterator[FieldError]:
-    """Report enabled scripts; a disabled script has no arguments, or false as the first."""
+    """Report enabled AUTOMATIC1111 scripts; a disabled one has no arguments, or false first."""
     if scripts is None:
         return
     if not isinstance(scripts, dict):
@@ -136,7 +136,7 @@ def _is_unit_off(unit: Mapping[str, Any]) -> bool:
 
 
 def wrong_options(options: Mapping[str, Any], prefix: str = "") -> Iterator[FieldError]:
-    """Report options of `override_settings` and of `options` that would change the image.
+    """Report options of AUTOMATIC1111's settings that would change the image.
 
     Args:
         prefix: path of the options in the request, with a dot.

@@ -26,7 +26,7 @@ OPTIONS = with_example(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422,
 
 
 class A1111Options(CompatibleRequestBody):
-    """Options to set: `sd_model_checkpoint`.
+    """AUTOMATIC1111 options to set: `sd_model_checkpoint`.
 
     Those of `override_settings` are accepted, too, if they would not change the image.
     """
@@ -42,7 +42,7 @@ class A1111Options(CompatibleRequestBody):
     responses=with_example(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503),
 )
 async def sdapi_options(call: ByKey) -> dict[str, Any]:
-    """Return the options; `sd_model_checkpoint` is the model chosen by this key or address."""
+    """Return AUTOMATIC1111's options; `sd_model_checkpoint` is the model that this sender chose."""
     return await _options(call)
 
 

@@ -24,7 +24,7 @@ TEXT = "a cat\nSteps: 20, Sampler: Euler, Seed: 7"
 
 
 class A1111PngInfo(CompatibleRequestBody):
-    """Image file to read."""
+    """Request of AUTOMATIC1111's `png-info`: an image file to read."""
 
     model_config = ConfigDict(json_schema_extra=schema_example({"image": PIXEL}))
 
@@ -33,7 +33,7 @@ class A1111PngInfo(CompatibleRequestBody):
 
 
 class A1111FileInfo(BaseModel):
-    """Generation parameters embedded in a file."""
+    """Response of AUTOMATIC1111's `png-info`: generation parameters embedded in a file."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,

@@ -71,7 +71,7 @@ async def sdapi_interrupt(call: ByKey) -> dict[str, Any]:
 
 @router.post("/skip", responses=ERRORS)
 async def sdapi_skip(call: ByKey) -> None:
-    """Cancel the job if it has one image: single images of a job cannot be skipped."""
+    """Cancel the sender's job if it has one image: single images of a job cannot be skipped."""
     for job in (await _jobs(call))[:1]:
         if job.images > 1:
             message = (

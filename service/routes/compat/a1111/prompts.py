@@ -16,7 +16,7 @@ ADAPTERS = ("lora", "lyco")
 
 
 def without_adapters(prompt: str) -> tuple[str, list[dict[str, Any]]]:
-    """Remove the tags from a prompt; return the prompt and the named adapters as `loras`.
+    """Remove `<lora:…>` tags from a prompt; return the prompt and the adapters as `loras`.
 
     The scales of repeated adapters are added.
 
@@ -33,7 +33,7 @@ def without_adapters(prompt: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _read(rest: str) -> tuple[str, float]:
-    """Parse a tag's name and scale. Raises: Invalid."""
+    """Parse the name and scale in a `<lora:…>` tag. Raises: Invalid."""
     name, *scale_texts = (part.strip() for part in rest.split(":"))
     try:
         scales = [float(text) for text in scale_texts] or [1.0]

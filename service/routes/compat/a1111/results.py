@@ -37,7 +37,7 @@ EXAMPLE: Example = {
 
 
 class A1111Images(BaseModel):
-    """Response of `txt2img` and `img2img`."""
+    """Response of AUTOMATIC1111's `txt2img` and `img2img`."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True, json_schema_extra=schema_example(EXAMPLE)
@@ -54,7 +54,7 @@ class A1111Images(BaseModel):
 async def answer(
     call: Call, request: TextToImage, spec: ModelSpec, job: Job, masked: MaskedRequest | None = None
 ) -> Response:
-    """Build the response with a job's files.
+    """Build AUTOMATIC1111's response with a job's files.
 
     Args:
         masked: input image of an inpainting request, if the output is pasted into it.

@@ -44,7 +44,7 @@ STOCHASTIC = (
 def scheduler_of(
     spec: ModelSpec, sampler: str | None, schedule: str | None
 ) -> dict[str, Any] | None:
-    """Return the `scheduler` field of a request; None: the checkpoint's own.
+    """Return the request's scheduler for an AUTOMATIC1111 sampler; None: the checkpoint's.
 
     Raises: Invalid: the model does not support this sampler or scheduler.
     """
@@ -62,14 +62,14 @@ def scheduler_of(
 
 
 def _has_schedules(spec: ModelSpec) -> bool:
-    """Return whether a model supports other schedules than its own."""
+    """Return whether a model supports other step schedules than its own."""
     return any(spec.schedulers.values())
 
 
 def _select(
     spec: ModelSpec, name: str | None, schedule: Schedule
 ) -> tuple[Sampler | None, Schedule]:
-    """Return the sampler and its schedule, which may be the last word of the sampler's name."""
+    """Return an AUTOMATIC1111 sampler and its schedule, which may be the last word of its name."""
     if not name:
         return None, _check_schedule(spec, schedule)
     start, name_schedule = (name, None) if find_sampler(name) else split_name(name)
@@ -87,7 +87,7 @@ def _select(
 
 
 def _check_schedule(spec: ModelSpec, schedule: Schedule) -> Schedule:
-    """Return the schedule unchanged. Raises: Invalid: the model supports only its own schedule."""
+    """Return a step schedule unchanged. Raises: Invalid: the model supports only its own one."""
     if _has_schedules(spec) or schedule in (AUTOMATIC, SIMPLE, NORMAL):
         return schedule
     message = (
@@ -97,7 +97,7 @@ def _check_schedule(spec: ModelSpec, schedule: Schedule) -> Schedule:
 
 
 def _check_options(spec: ModelSpec, name: str, schedule: Schedule) -> None:
-    """Check that the sampler supports the schedule's options. Raises: Invalid."""
+    """Check that a model's sampler supports the step schedule's options. Raises: Invalid."""
     supported = spec.schedulers.get(name, {}).keys()
     if _is_supported(schedule, supported):
         return
@@ -115,7 +115,7 @@ def _is_supported(schedule: Schedule, options: Collection[str]) -> bool:
 
 
 def _schedule(name: str | None) -> Schedule:
-    """Return the schedule of a name; `AUTOMATIC` if absent. Raises: Invalid."""
+    """Return the step schedule with that name; `AUTOMATIC` if absent. Raises: Invalid."""
     match = find_schedule(name) if name else AUTOMATIC
     if match is None:
         labels = ", ".join(schedule.label for schedule in SCHEDULES)
@@ -132,7 +132,7 @@ def supports(spec: ModelSpec, sampler: Sampler) -> bool:
 
 
 def samplers_of(spec: ModelSpec) -> Iterator[Sampler]:
-    """Yield the samplers that a model supports."""
+    """Yield the AUTOMATIC1111 samplers that a model supports."""
     return (sampler for sampler in SAMPLERS if supports(spec, sampler))
 
 

@@ -43,7 +43,10 @@ NAMES: Mapping[str, str] = MappingProxyType(
 
 
 def field_names(body: TextToImage, spec: ModelSpec) -> FieldNames:
-    """Return AUTOMATIC1111's field names, with the field that determines the number of images."""
+    """Return AUTOMATIC1111's names of converted fields, for errors.
+
+    Includes the field that determines the number of images.
+    """
     names = {**NAMES, "num_images": "n_iter" if (body.n_iter or 1) > 1 else "batch_size"}
     if has_two_scales(body, spec):
         names |= {"guidance_scale": "distilled_cfg_scale", "true_cfg_scale": "cfg_scale"}
@@ -99,7 +102,7 @@ def has_two_scales(body: TextToImage, spec: ModelSpec) -> bool:
 
 
 def warnings_of(body: TextToImage, spec: ModelSpec) -> list[FieldWarning]:
-    """Return warnings about fields that the model does not have."""
+    """Return warnings about AUTOMATIC1111 fields that the model does not have."""
     if body.distilled_cfg_scale is None or has_two_scales(body, spec):
         return []
     message = f"has no effect; the model {spec.name!r} has no distilled guidance"
@@ -112,7 +115,7 @@ def _syntax(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _from_image(body: ImageToImage) -> dict[str, Any]:
-    """Convert the fields of `img2img`. Raises: Invalid."""
+    """Convert the fields of AUTOMATIC1111's `img2img`. Raises: Invalid."""
     if len(body.init_images) > 1:
         raise Invalid(
             [

@@ -32,7 +32,7 @@ SUBMITTED: Example = {
 
 
 class FalSize(CompatibleRequestBody):
-    """Size in pixels."""
+    """Image size in fal's API, in pixels."""
 
     width: int
     """Width in pixels."""
@@ -41,7 +41,7 @@ class FalSize(CompatibleRequestBody):
 
 
 class FalLora(CompatibleRequestBody):
-    """Adapter, by name."""
+    """LoRA adapter in fal's API, by name."""
 
     path: str
     """Name of an adapter of `GET /v1/loras`."""
@@ -53,13 +53,13 @@ FAL, NATIVE = f"{UNION_TAG}fal", f"{UNION_TAG}native"
 
 
 def _kind_of_lora(value: Any) -> str:
-    """Return the tag of an adapter: with fal's `path`, or as in `POST /v1/generate`."""
+    """Return the union tag of an adapter: with fal's `path`, or as in `POST /v1/generate`."""
     is_fal = isinstance(value, FalLora) or (isinstance(value, dict) and "path" in value)
     return FAL if is_fal else NATIVE
 
 
 class FalRequest(CompatibleRequestBody):
-    """Arguments: common fal names, or any field of `POST /v1/generate`."""
+    """Arguments of a fal request: common fal names, or any field of `POST /v1/generate`."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -101,7 +101,7 @@ class FalRequest(CompatibleRequestBody):
 
 
 class FalSubmitted(BaseModel):
-    """Accepted fal request."""
+    """Response to an accepted fal request."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True, json_schema_extra=schema_example(SUBMITTED)

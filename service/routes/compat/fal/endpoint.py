@@ -55,7 +55,7 @@ router = APIRouter(prefix=PREFIX, tags=["fal"], dependencies=documented("key", "
     **documents.operation(REQUEST_CONTENT, {JSON: documents.schema_of(FalResult)}, FalError),
 )
 async def fal_run(app: App, call: ByKey) -> Response:
-    """Generate images or videos, and wait for them."""
+    """Generate images or videos for fal's client, and wait for them."""
     with call.waiting() as waiting:
         job = await _admit(call, app)
 
@@ -72,7 +72,7 @@ async def fal_run(app: App, call: ByKey) -> Response:
     **documents.operation(REQUEST_CONTENT, {JSON: documents.schema_of(FalSubmitted)}, FalError),
 )
 async def fal_submit(app: App, call: ByKey) -> Response:
-    """Queue a request for images or videos, to be fetched later."""
+    """Queue a fal request for images or videos, whose result is fetched later."""
     job = await _admit(call, app)
     content = submitted(call, app, job).model_dump_json()
     return Response(content, headers=names_of_job(job), media_type=JSON)
@@ -86,7 +86,7 @@ async def fal_status(
     response: Response,
     logs: Annotated[bool, Query(description="Whether to show the progress.")] = False,
 ) -> FalStatus:
-    """Return a request's progress."""
+    """Return the progress of a fal request."""
     job = await call.front.job(request_id, call.tenant)
     response.headers.update(warning_header(job.warnings))
     return await status(call, app, job, with_logs=logs)
@@ -98,7 +98,7 @@ async def fal_status(
     response_model_exclude_none=True,
 )
 async def fal_result(app: App, request_id: Id, call: ByKey, response: Response) -> FalResult:
-    """Return the result of a request."""
+    """Return the result of a fal request."""
     job = await call.front.job(request_id, call.tenant)
     response.headers.update(warning_header(job.warnings))
     if not job.state.ended:
@@ -109,7 +109,7 @@ async def fal_result(app: App, request_id: Id, call: ByKey, response: Response) 
 
 
 def _final_problem(job: Job) -> Exception:
-    """Return the problem of a job without a result.
+    """Return the problem of a job without a result, for fal's client.
 
     Its status is never 409, which fal's client retries ten times.
     """
@@ -121,7 +121,7 @@ def _final_problem(job: Job) -> Exception:
 
 @router.put("/queue/{app:fal_app}/requests/{request_id}/cancel", status_code=202, responses=ERRORS)
 async def fal_cancel(app: App, request_id: Id, call: ByKey) -> FalCanceled:
-    """Cancel a request; a request that has ended is rejected."""
+    """Cancel a fal request; a request that has ended is rejected."""
     job = await call.front.job(request_id, call.tenant)
     if job.state.ended:
         raise Malformed("the request has ended already", code="already_completed")

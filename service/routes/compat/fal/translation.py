@@ -45,7 +45,7 @@ def to_generate_fields(body: FalRequest, model: str, priority: str | None) -> di
 
 
 def _images(body: FalRequest) -> dict[str, Any]:
-    """Convert the input images. Raises: Invalid: in both forms."""
+    """Convert the input images of a fal request. Raises: Invalid: in both of its forms."""
     if not body.image_urls:
         return {"image": body.image_url}
     if body.image_url:

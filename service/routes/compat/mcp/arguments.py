@@ -11,7 +11,7 @@ from service.schemas.request_parts import LoraRequest
 
 
 class Arguments(CompatibleRequestBody):
-    """Settings of any image or video."""
+    """Settings of an MCP tool that generates an image or a video."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
 
@@ -36,7 +36,7 @@ class Arguments(CompatibleRequestBody):
 
 
 class ImageArguments(Arguments):
-    """Settings of generate_image."""
+    """Arguments of the MCP tool generate_image."""
 
     num_images: int | None = None
     """Number of images. Default: 1."""
@@ -45,7 +45,7 @@ class ImageArguments(Arguments):
 
 
 class EditArguments(ImageArguments):
-    """Settings of edit_image."""
+    """Arguments of the MCP tool edit_image."""
 
     image: str
     """Input image: the id of an earlier job (job_…, with /1 for its second image), a data URI or
@@ -57,7 +57,7 @@ class EditArguments(ImageArguments):
 
 
 class VideoArguments(Arguments):
-    """Settings of generate_video."""
+    """Arguments of the MCP tool generate_video."""
 
     num_frames: int | None = None
     """Number of frames. Default: the model's."""
@@ -68,7 +68,7 @@ class VideoArguments(Arguments):
 
 
 class NoArguments(CompatibleRequestBody):
-    """Settings of list_models: none."""
+    """Arguments of the MCP tool list_models: none."""
 
 
 IMAGE_ARGUMENTS = ("image", "mask_image")
@@ -76,7 +76,7 @@ IMAGE_ARGUMENTS = ("image", "mask_image")
 
 
 def fields_of(arguments: Arguments) -> dict[str, Any]:
-    """Convert a tool's arguments to the fields of `POST /v1/generate`."""
+    """Convert an MCP tool's arguments to the fields of `POST /v1/generate`."""
     fields = arguments.model_dump(exclude_none=True, by_alias=True)
     file_format = fields.pop("format", None)
     return fields | ({"output": {"format": file_format}} if file_format else {})

@@ -69,7 +69,7 @@ class McpAnswer(BaseModel):
 
 
 class McpError(BaseModel):
-    """Error of a request that reached no tool."""
+    """JSON-RPC error of an MCP request that reached no tool."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -89,14 +89,14 @@ def error_form(problem: Problem) -> Response:
 
 
 class SdkResponse(Response):
-    """Response that the MCP SDK writes."""
+    """Response that the MCP SDK writes for one message."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
         self._call = call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the SDK. Raises: Problem: the body is invalid."""
+        """Pass the request to the MCP SDK. Raises: Problem: the body is invalid."""
         serve, call = await asyncio.to_thread(_import_serve), self._call
         max_bytes = call.front.settings.limits.max_body_bytes
         with call.waiting(), call.front.bodies.holding(call.client) as hold:
@@ -104,7 +104,7 @@ class SdkResponse(Response):
 
 
 def _import_serve() -> Callable[[Call, Scope, Message, Send], Awaitable[None]]:
-    """Import the SDK lazily, since this takes half a second."""
+    """Import the MCP SDK lazily, since this takes half a second."""
     from service.routes.compat.mcp.server import serve
 
     return serve

@@ -61,7 +61,7 @@ class Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
     def _body(self, message: dict[str, Any]) -> bytes:
-        """Return the shortened message for the SDK. Raises: Malformed: no JSON-RPC message."""
+        """Return the shortened message for the MCP SDK. Raises: Malformed: no JSON-RPC message."""
         if reason := _fault_of(message):
             raise Malformed(f"the body is no JSON-RPC message: {reason}")
         return json.dumps(self._shortened(message)).encode()
@@ -81,7 +81,7 @@ class Message:
 
 
 def _fault_of(message: Mapping[str, Any]) -> str:
-    """Return why an object is no JSON-RPC message; empty if it is one.
+    """Return why a JSON object is not a JSON-RPC message; empty if it is one.
 
     Source: JSON-RPC 2.0, sections 4 and 5.
     """

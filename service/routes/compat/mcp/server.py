@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 async def serve(call: Call, scope: Scope, message: Message, send: Send) -> None:
-    """Handle one request of an agent. Raises: Problem: the body is invalid."""
+    """Handle one MCP request of an agent. Raises: Problem: the body is invalid."""
     scope[CALL], scope[TEXTS] = call, message.texts
     problems: list[Problem] = []
 
@@ -93,7 +93,7 @@ def _tool_description(tool: tools.Tool) -> types.Tool:
 
 
 async def _call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """Run a tool; a problem becomes its result, so that the agent can correct its arguments."""
+    """Run an MCP tool; a problem becomes its result, so that the agent can correct arguments."""
     assert context.request is not None
     call: Call = context.request.scope[CALL]
     try:
@@ -105,7 +105,7 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
 async def _result(
     context: Context, call: Call, params: types.CallToolRequestParams
 ) -> types.CallToolResult:
-    """Parse a tool's arguments and run it. Raises: Problem."""
+    """Parse an MCP tool's arguments and run it. Raises: Problem."""
     tool = tools.BY_NAME.get(params.name)
     if tool is None:
         message = f"there is no tool {params.name[:80]!r}; available: {', '.join(tools.BY_NAME)}"
@@ -157,7 +157,7 @@ async def _run_shielded(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _tool_result(result: tools.ToolOutputs) -> types.CallToolResult:
-    """Build a tool's result: the images, a link to each file, and JSON metadata."""
+    """Build an MCP tool's result: the images, a link to each file, and JSON metadata."""
     outputs = result.job.outputs
     images = [
         types.ImageContent(data=base64.b64encode(data).decode(), mime_type=output.content_type)

@@ -41,7 +41,7 @@ JOB = re.compile(r"(job_[0-9a-f]{1,64})(?:/(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Tool:
-    """MCP tool.
+    """MCP tool, with the schema of its arguments and the task of its jobs.
 
     Args:
         arguments: schema of its arguments.
@@ -99,7 +99,7 @@ BY_NAME = {tool.name: tool for tool in TOOLS}
 
 @dataclass(frozen=True)
 class ToolOutputs:
-    """Outputs of a tool's job.
+    """Outputs of an MCP tool's job.
 
     Args:
         files: contents of its images; empty for videos, which are returned as links only.
@@ -129,7 +129,7 @@ async def list_models(call: Call) -> list[dict[str, Any]]:
 async def run_tool(
     call: Call, tool: Tool, arguments: Arguments, report: Progress, hold: Hold
 ) -> ToolOutputs:
-    """Run a job with a tool's arguments and return its outputs; cancel it if the agent cancels.
+    """Run a job with an MCP tool's arguments and return its outputs; cancel it with the agent.
 
     Args:
         hold: counts the bytes of its files.
@@ -182,7 +182,7 @@ def _makes_videos(spec: ModelSpec) -> bool:
 
 
 async def _image_of_job(call: Call, match: re.Match[str], hold: Hold) -> str:
-    """Return an image of one of the tenant's jobs in base64. Raises: Problem."""
+    """Return an image that one of the tenant's jobs generated, in base64. Raises: Problem."""
     job = await call.front.job(match[1], call.tenant)
     index = int(match[2] or 0)
     if index >= len(job.outputs):

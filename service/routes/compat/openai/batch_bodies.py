@@ -32,7 +32,7 @@ Metadata = Annotated[
 
 
 class BatchRequest(CompatibleRequestBody):
-    """Request to create a batch."""
+    """Request to create a batch, in OpenAI's format."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example(
@@ -100,7 +100,7 @@ BATCH: Example = {
 
 
 class RequestCounts(View):
-    """Counts of a batch's lines."""
+    """Counts of a batch's lines by outcome, in OpenAI's format."""
 
     total: int
     """Number of all lines, once the file is validated."""
@@ -181,7 +181,7 @@ class BatchView(View):
 
 
 class BatchPage(View):
-    """Page of batches, newest first."""
+    """Page of batches in OpenAI's format, newest first."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example(

@@ -45,7 +45,7 @@ CREATE: dict[str, Any] = {
 
 @router.post("", **CREATE)
 async def create_batch(call: ByBearer) -> BatchView:
-    """Create a batch: its file is validated line by line, then its requests run.
+    """Create a batch, as OpenAI's `batches.create`: validate its file, then run its requests.
 
     Repeating the request with the same `Idempotency-Key` returns the same batch.
     """
@@ -74,7 +74,7 @@ async def create_batch(call: ByBearer) -> BatchView:
 
 
 async def _record(call: Call, batch: Batch, window_s: float) -> None:
-    """Store the batch. Raises: NotFound: no such file; Conflict: too many batches or files."""
+    """Store a new batch. Raises: NotFound: no such file; Conflict: too many batches or files."""
     settings = call.front.settings.batches
     max_open = settings.max_open
     match await call.front.queue.record_batch(batch, window_s, max_open, settings.max_files):
@@ -101,7 +101,7 @@ async def list_batches(
         str | None, Query(description=("Cursor: the last id of the previous page."))
     ] = None,
 ) -> BatchPage:
-    """Return a page of the tenant's batches."""
+    """Return a page of the tenant's batches, as OpenAI's `batches.list`."""
     ids = await call.front.queue.batches(call.tenant)
     start = start_of(ids, after)
     batches = [
@@ -116,7 +116,7 @@ async def list_batches(
 
 @router.get("/{batch_id}", responses=errors(401, 404, 503))
 async def get_batch(batch_id: BatchId, call: ByBearer) -> BatchView:
-    """Return one batch."""
+    """Return one batch, as OpenAI's `batches.retrieve`."""
     return _view(await _batch(call, batch_id))
 
 

@@ -71,7 +71,7 @@ async def create_chat_completion(call: ByBearer) -> Response:
 
 
 async def _admit(incoming: IncomingRequest, body: ChatRequest) -> Job:
-    """Admit the request of a chat. Raises: Problem."""
+    """Admit an image request from a chat. Raises: Problem."""
     front = incoming.call.front
     conversation = read_conversation(body.messages, MESSAGES)
     spec = (await front.models.get(body.model)).spec

@@ -28,14 +28,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatImageUrl(View):
-    """Address of an image."""
+    """Address of an image in a chat answer."""
 
     url: str
     """The file as a data URI."""
 
 
 class ChatImage(View):
-    """Image of an assistant's message."""
+    """Image in the message of a chat's assistant."""
 
     type: Literal["image_url"] = "image_url"
     """Kind of this object."""
@@ -44,7 +44,7 @@ class ChatImage(View):
 
 
 class ChatMessage(View):
-    """Message of the assistant."""
+    """Message of the assistant in a chat answer, with its images."""
 
     role: Literal["assistant"] = "assistant"
     """Author of the message."""
@@ -55,7 +55,7 @@ class ChatMessage(View):
 
 
 class ChatChoice(View):
-    """One image of the job."""
+    """Choice of a chat answer: one image of the job."""
 
     index: int
     """Number of the image, from 0."""
@@ -77,7 +77,7 @@ class ChatUsage(View):
 
 
 class ChatCompletion(View):
-    """Answer to a chat request."""
+    """Answer to a chat request, in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.COMPLETION))
 
@@ -132,7 +132,7 @@ def _usage(job: Job) -> ChatUsage:
 
 
 def _content(job: Job, index: int, data: bytes, shows_images: bool) -> dict[str, Any]:
-    """Return the members of a message, or of a chunk's delta, that contain an image."""
+    """Return the members of a chat message, or of a chunk's delta, that contain an image."""
     kind = job.outputs[index].content_type
     url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     if not shows_images:
@@ -143,7 +143,7 @@ def _content(job: Job, index: int, data: bytes, shows_images: bool) -> dict[str,
 
 @dataclass(frozen=True)
 class ChatEvents:
-    """Chunks of a chat answer.
+    """Chunks of a streamed chat answer.
 
     Args:
         shows_images: use `delta.images` instead of Markdown.
@@ -155,7 +155,7 @@ class ChatEvents:
     has_usage: bool
 
     def begin(self) -> Iterator[bytes]:
-        """Yield the role of each choice."""
+        """Yield the chunk with the assistant's role, for each choice."""
         for index in range(self.job.images):
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
@@ -164,7 +164,7 @@ class ChatEvents:
         yield from ()
 
     def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield each image, the end of its choice, and the token counts if requested."""
+        """Yield chunks: each image, the end of its choice, and token counts if requested."""
         for index, data in enumerate(files):
             yield self._chunk(index, _content(job, index, data, self.shows_images))
             yield self._chunk(index, {}, "stop")
@@ -173,7 +173,7 @@ class ChatEvents:
         yield DONE
 
     def fail(self, problem: Problem) -> Iterator[bytes]:
-        """Yield the error that OpenAI's SDKs raise."""
+        """Yield an error in the form that OpenAI's SDKs raise."""
         yield sent_event({"error": error_of(problem)})
 
     def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:

@@ -40,7 +40,7 @@ _SIDE_PX = 1024
 
 
 class StreamOptions(CompatibleRequestBody):
-    """Options of a stream."""
+    """Options of a streamed chat answer."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -49,7 +49,7 @@ class StreamOptions(CompatibleRequestBody):
 
 
 class ImageConfig(CompatibleRequestBody):
-    """Properties of the image, as in OpenRouter's API."""
+    """Properties of a chat's image, as in OpenRouter's API."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -87,7 +87,7 @@ class ChatRequest(CompatibleRequestBody):
 
     @property
     def shows_images(self) -> bool:
-        """Return whether the answer has `message.images`."""
+        """Return whether the chat answer has `message.images`."""
         return "image" in (self.modalities or ())
 
 
@@ -105,7 +105,7 @@ def to_image_request(
 
 
 def _size(config: ImageConfig | None, spec: ModelSpec, limits: LimitSettings) -> dict[str, str]:
-    """Return the size with an aspect ratio that is closest to the model's own. Raises: Invalid."""
+    """Return the supported image size with the closest aspect ratio. Raises: Invalid."""
     if config is None or config.aspect_ratio is None:
         return {}
     match = _RATIO.fullmatch(config.aspect_ratio)
@@ -119,7 +119,7 @@ def _size(config: ImageConfig | None, spec: ModelSpec, limits: LimitSettings) ->
 
 
 def ignored_fields(body: ChatRequest) -> Iterator[FieldWarning]:
-    """Yield a warning for each field of a language model's request."""
+    """Yield a warning for each field of a chat request that only language models read."""
     config = body.image_config
     if config is not None and config.image_size is not None:
         message = "has no effect; size sets width and height in pixels"
@@ -128,13 +128,13 @@ def ignored_fields(body: ChatRequest) -> Iterator[FieldWarning]:
 
 
 def given_fields(extra: Mapping[str, Any] | None, names: Set[str]) -> dict[str, Any]:
-    """Select the additional fields of these names that are not null."""
+    """Select the additional request fields of these names that are not null."""
     given = (extra or {}).items()
     return {name: value for name, value in given if name in names and value is not None}
 
 
 def without_effect(extra: Mapping[str, Any] | None, read: Set[str]) -> Iterator[FieldWarning]:
-    """Yield a warning for each field that is given but not read."""
+    """Yield a warning for each additional request field that is given but not read."""
     for name, value in [*(extra or {}).items()][:MAX_WARNINGS]:
         if name not in read and value is not None:
             yield FieldWarning(field=name[:MAX_FIELD_CHARS], message=NO_EFFECT)

@@ -25,7 +25,7 @@ INSTRUCTIONS = "instructions to the model have no effect; describe the image in 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Request of a conversation.
+    """Prompt and images that a conversation asks for.
 
     Args:
         images: input images of the last user message, each a data URI or a URL.
@@ -38,7 +38,7 @@ class Conversation:
 
 
 def read_conversation(messages: Sequence[Any], path: str) -> Conversation:
-    """Read the last user message.
+    """Read prompt and images from the last user message of a conversation.
 
     Args:
         path: field of the messages, for errors.
@@ -77,7 +77,7 @@ def _parts(content: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _part(part: Any, path: str) -> tuple[str, str]:
-    """Read a part of a message's content. Raises: Invalid."""
+    """Read a part of a chat message's content. Raises: Invalid."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in TEXTS and isinstance(part.get("text"), str):
         return "text", part["text"]

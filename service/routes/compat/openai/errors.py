@@ -20,7 +20,7 @@ _STATUSES = {422: 400}
 
 
 class OpenAIError(BaseModel):
-    """Error in OpenAI's format."""
+    """Error response in OpenAI's format."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -35,7 +35,7 @@ def error_of(problem: Problem) -> dict[str, Any]:
 
 
 def status_of(problem: Problem) -> int:
-    """Return the problem's status in OpenAI's API."""
+    """Return the HTTP status of a problem in OpenAI's API."""
     return _STATUSES.get(problem.status, problem.status)
 
 

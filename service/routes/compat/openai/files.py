@@ -57,7 +57,7 @@ FILE: Example = {
 
 
 class FileView(View):
-    """File in OpenAI's format."""
+    """Metadata of an uploaded file in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(FILE))
 
@@ -80,7 +80,7 @@ class FileView(View):
 
 
 class FilePage(View):
-    """Page of files."""
+    """Page of files in OpenAI's format."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example(
@@ -107,7 +107,7 @@ class FilePage(View):
 
 
 class FileDeleted(View):
-    """Confirmation that a file was deleted."""
+    """Confirmation that a file was deleted, in OpenAI's format."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example({"id": FILE["id"], "object": "file", "deleted": True})
@@ -122,7 +122,7 @@ class FileDeleted(View):
 
 
 class FileForm(View):
-    """Upload form."""
+    """Form of OpenAI's file upload."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -154,7 +154,7 @@ def start_of(ids: Sequence[str], after: str | None) -> int:
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of these routes for OpenAPI."""
+    """Describe the errors of the file routes for OpenAPI."""
     return documents.errors(OpenAIError, *statuses)
 
 
@@ -197,7 +197,7 @@ async def _upload(call: Call) -> AsyncIterator[FilePart]:
 
 
 def _check_form(file: FilePart, purpose: MemoryPart) -> None:
-    """Check the form's `file` and `purpose`. Raises: Invalid."""
+    """Check the `file` and `purpose` of an upload form. Raises: Invalid."""
     errors = [] if file.is_present else [FieldError("file", "Field required")]
     if purpose.text() != "batch":
         errors.append(FieldError("purpose", "must be batch: files are used by batches only"))
@@ -206,7 +206,7 @@ def _check_form(file: FilePart, purpose: MemoryPart) -> None:
 
 
 async def _store(call: Call, part: FilePart) -> StoredFile:
-    """Store the file, then record it.
+    """Store an uploaded file, then record it.
 
     Raises: Conflict, Busy: the tenant has too many files, or too many bytes; StoreError.
     """
@@ -252,7 +252,7 @@ async def list_files(
     ] = None,
     order: Annotated[Order, Query(description="Order by upload time.")] = "desc",
 ) -> FilePage:
-    """Return a page of the tenant's files."""
+    """Return a page of the tenant's files, as OpenAI's `files.list`."""
     stored = await call.front.queue.files(call.tenant)
     stored = [file for file in stored if purpose in (None, file.purpose)]
     stored = stored if order == "desc" else stored[::-1]
@@ -265,13 +265,13 @@ async def list_files(
 
 @router.get("/{file_id}", responses=errors(401, 404, 503))
 async def get_file(file_id: FileId, call: ByBearer) -> FileView:
-    """Return one file's metadata."""
+    """Return one file's metadata, as OpenAI's `files.retrieve`."""
     return _view(await _file(call, file_id))
 
 
 @router.delete("/{file_id}", responses=errors(401, 404, 409, 503))
 async def delete_file(file_id: FileId, call: ByBearer) -> FileDeleted:
-    """Delete a file, unless a batch that has not ended reads it."""
+    """Delete a file, as OpenAI's `files.delete`, unless an unfinished batch reads it."""
     match await call.front.queue.run(RemoveFile(file_id, call.tenant)):
         case "none":
             raise _no_such_file(file_id)
@@ -292,7 +292,7 @@ CONTENT: dict[int | str, dict[str, Any]] = {
     responses={**CONTENT, **errors(401, 404, 503)},
 )
 async def get_file_content(file_id: FileId, call: ByBearer) -> Response:
-    """Download a file."""
+    """Download a file, as OpenAI's `files.content`."""
     file = await _file(call, file_id)
     chunks = chunks_of(call.front.store, file_key(file.id), file.bytes)
     headers = {"Content-Length": str(file.bytes)}

@@ -23,7 +23,7 @@ _FIDELITY = "low"
 
 
 def warnings_of(body: ImageRequest, spec: ModelSpec) -> list[FieldWarning]:
-    """Return a warning for each field without effect."""
+    """Return a warning for each OpenAI image field that has no effect."""
     return [FieldWarning(field=name, message=text) for name, text in _warnings(body, spec)]
 
 

@@ -31,7 +31,7 @@ TEXTS = (b"data:", b"iVBORw0KGgo", b"/9j/", b"UklGR")
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Parsed OpenAI request, with its files by field name of `POST /v1/generate`."""
+    """Parsed OpenAI image request, with its files by field name of `POST /v1/generate`."""
 
     body: ImageRequest
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class ImageOptions:
 async def admit_images(
     incoming: IncomingRequest, parsed: ImageOptions, warnings: Sequence[FieldWarning] = ()
 ) -> Job:
-    """Admit a request for images; return its job.
+    """Admit an OpenAI request for images; return its job.
 
     Args:
         warnings: about fields that the caller's API has in addition.
@@ -70,7 +70,7 @@ async def admit_images(
 
 
 async def _image_fields(call: Call, parsed: ImageOptions) -> dict[str, Any]:
-    """Return the files as fields; the mask is inverted from OpenAI's transparency to white."""
+    """Return an OpenAI request's images as fields; the mask's transparent pixels become white."""
     fields: dict[str, Any] = {name: forms.in_base64(data) for name, data in parsed.files.items()}
     if parsed.references:
         fields["reference_images"] = [forms.in_base64(data) for data in parsed.references]
@@ -115,7 +115,7 @@ def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
 
 
 async def in_files(call: Call, contents: Sequence[bytes]) -> list[bytes]:
-    """Return the images of a form, of which some may be texts: data URIs or base64.
+    """Return the images of a form, some of which may be texts: data URIs or base64.
 
     Raises: Invalid: such an image cannot be read.
     """
@@ -128,7 +128,7 @@ async def in_files(call: Call, contents: Sequence[bytes]) -> list[bytes]:
 
 
 async def _from_texts(call: Call, texts: Sequence[str]) -> list[bytes]:
-    """Read images, each a data URI, base64 or a URL. Raises: Invalid."""
+    """Read images that are texts: data URIs, base64 or URLs. Raises: Invalid."""
     try:
         return [
             await while_connected(call.request, bytes_of(call.front, text, call.client))

@@ -28,7 +28,7 @@ CLIP_TOKENS = 77
 
 
 class InputTokensView(View):
-    """Input tokens: of the texts, and of the input image."""
+    """Input token counts in OpenAI's format: of the texts, and of the input image."""
 
     text_tokens: int
     """Text tokens that the model reads."""
@@ -50,7 +50,7 @@ class TokensView(View):
 
 
 class ImageView(View):
-    """Image of a response."""
+    """Image of a response in OpenAI's format."""
 
     b64_json: str | None = None
     """The file in base64."""
@@ -63,7 +63,7 @@ class ImageView(View):
 
 
 class ImagesView(View):
-    """Images of a job."""
+    """Images of a job in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.IMAGES))
 
@@ -113,7 +113,7 @@ def image_properties(job: Job) -> dict[str, Any]:
 
 
 def tokens_of(job: Job, images: int) -> TokensView:
-    """Count the tokens of a job with this number of output images."""
+    """Count a job's tokens in OpenAI's sense, for this number of output images."""
     image_tokens = _tokens(*generated_size(job.request))
     input_image = _tokens(job.request["width"], job.request["height"])
     text = int(job.request.get("max_sequence_length", CLIP_TOKENS))

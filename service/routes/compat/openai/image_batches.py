@@ -32,7 +32,10 @@ def _parse(body: Body) -> ImageRequest:
 
 
 def _parse_and_check(body: Body) -> ImageRequest:
-    """Parse a line's body, and check its additional fields without a model. Raises: Invalid."""
+    """Parse a batch line's image request, and check its additional fields without a model.
+
+    Raises: Invalid.
+    """
     request = _parse(body)
     parse_body({"prompt": request.prompt, **(request.model_extra or {})})
     return request
@@ -40,7 +43,7 @@ def _parse_and_check(body: Body) -> ImageRequest:
 
 @asynccontextmanager
 async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest]:
-    """Convert a line's body; errors inside name the body's fields. Raises: Problem."""
+    """Convert a batch line's image request; errors name the body's fields. Raises: Problem."""
     request = _parse(body)
     spec = (await front.models.get(request.model)).spec
     fields = to_generate_fields(request, spec)
@@ -49,7 +52,7 @@ async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest
 
 
 async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:
-    """Build the body of a successful line. Raises: Problem: a file is gone or damaged."""
+    """Build the response body of a successful batch line. Raises: Problem: a file is gone."""
     if body.get("response_format") == "url":
         base = (front.settings.server.public_url or "").rstrip("/")
         links = [base + await front.links.path(job.id, output.index) for output in job.outputs]

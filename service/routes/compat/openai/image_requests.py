@@ -27,7 +27,7 @@ MAX_PARTIAL_IMAGES = 3
 
 
 class ImageRequest(CompatibleRequestBody):
-    """Request for images (`images.generate`).
+    """Request for images, as OpenAI's `images.generate`.
 
     Other fields of `POST /v1/generate` may be added.
     """
@@ -100,7 +100,7 @@ def _with_image(schema: dict[str, Any]) -> None:
 
 
 class ImageEditForm(ImageRequest):
-    """Form for edits of an image (`images.edit`)."""
+    """Form for edits of an image, as OpenAI's `images.edit`."""
 
     model_config = ConfigDict(json_schema_extra=_with_image_and_mask)
 
@@ -110,7 +110,7 @@ class ImageEditForm(ImageRequest):
 
 
 class ImageVariationForm(ImageRequest):
-    """Form for variations of an image (`images.create_variation`)."""
+    """Form for variations of an image, as OpenAI's `images.create_variation`."""
 
     model_config = ConfigDict(json_schema_extra=_with_image)
 
@@ -154,7 +154,7 @@ def _quality(compression: int | None) -> int | None:
 
 
 def _members(extra_fields: dict[str, Any], name: str) -> dict[str, Any]:
-    """Remove an object from the additional fields and return it. Raises: Invalid: not an object."""
+    """Remove a nested object from the additional fields and return it. Raises: Invalid."""
     members = extra_fields.pop(name, {})
     if not isinstance(members, dict):
         raise Invalid([FieldError(name, "must be an object")])

@@ -34,7 +34,7 @@ EDIT: Kind = "image_edit"
 
 
 class ImageEvent(View):
-    """Data of an event, whose SSE `event` field equals `type`."""
+    """Data of an event of OpenAI's image stream; its SSE `event` field equals `type`."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.EVENT))
 
@@ -61,7 +61,7 @@ class ImageEvent(View):
 
 @dataclass
 class PartialImages:
-    """Selection of `max_count` previews, distributed evenly over the steps."""
+    """Selection of `max_count` previews of a streamed job, distributed evenly over the steps."""
 
     max_count: int
     sent: int = 0
@@ -75,7 +75,7 @@ class PartialImages:
 
 
 def stream_response(call: Call, job: Job, kind: Kind, partials: int, waiting: Hold) -> Response:
-    """Build the response that streams a job's images.
+    """Build the response that streams a job's images as server-sent events.
 
     Args:
         partials: maximum number of previews.
@@ -86,7 +86,7 @@ def stream_response(call: Call, job: Job, kind: Kind, partials: int, waiting: Ho
 
 @dataclass(frozen=True)
 class ImageEvents:
-    """Events of OpenAI's image API about one job."""
+    """Events of OpenAI's image API about one streamed job."""
 
     job: Job
     kind: Kind
@@ -97,7 +97,7 @@ class ImageEvents:
         yield from ()
 
     def preview(self, event: Event) -> Iterator[bytes]:
-        """Yield a partial image if one is due."""
+        """Yield the event of a partial image, if one is due."""
         if not self.partials.takes(event.data["step"], self.job.steps):
             return
         data, media_type = preview_of(event)
@@ -112,7 +112,7 @@ class ImageEvents:
         )
 
     def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield an event for each image."""
+        """Yield an event for each finished image."""
         for data in files:
             yield _serialized(
                 ImageEvent(

@@ -102,7 +102,7 @@ async def vary_image(call: ByBearer) -> Response:
 
 
 def _images(files: Mapping[str, list[bytes]]) -> list[bytes]:
-    """Return the images of a form. Raises: Invalid: there is no image."""
+    """Return the input images of a form. Raises: Invalid: there is no image."""
     images = [data for name in IMAGES for data in files.get(name, ())]
     if not images:
         raise Invalid([FieldError("image", "send one as a file")])
@@ -116,14 +116,14 @@ def _mask(files: Mapping[str, list[bytes]]) -> dict[str, bytes]:
 
 
 def _only(name: str, files: Sequence[bytes]) -> bytes:
-    """Return the only file. Raises: Invalid: there are several files."""
+    """Return the only file of a form part. Raises: Invalid: there are several files."""
     if len(files) > 1:
         raise Invalid([FieldError(name, f"send one, not {len(files)}")])
     return files[0]
 
 
 async def _generate(call: Call, read: Any, kind: Kind) -> Response:
-    """Admit a request and respond with its images. Raises: Problem."""
+    """Admit an OpenAI image request and respond with its images. Raises: Problem."""
     with call.waiting() as waiting:
         async with receive_request(call) as incoming:
             parsed = await read(incoming)

@@ -25,29 +25,29 @@ from service.routes.compat.outcome import cancel_in_background, read_output_file
 
 
 class EventFormat(Protocol):
-    """Format of a stream's events, each serialized to bytes."""
+    """Format of a job's streamed events, each serialized to bytes."""
 
     def begin(self) -> Iterator[bytes]:
-        """Yield the events before the job's first step."""
+        """Yield the stream's events before the job's first step."""
 
     def preview(self, event: Event) -> Iterator[bytes]:
-        """Yield the events of a preview; none if it is not due."""
+        """Yield the stream's events of a preview; none if it is not due."""
 
     def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield the events of a successful job with its output files."""
+        """Yield the stream's events of a successful job with its output files."""
 
     def fail(self, problem: Problem) -> Iterator[bytes]:
-        """Yield the events of a job without outputs."""
+        """Yield the stream's events of a job without outputs."""
 
 
 def sent_event(data: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Serialize an event, whose name is `name` if given."""
+    """Serialize a server-sent event, whose name is `name` if given."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
 def stream_job(call: Call, job: Job, form: EventFormat, waiting: Hold) -> Response:
-    """Build the response that streams a job's events.
+    """Build the response that streams a job's events to a client.
 
     Args:
         waiting: counts the open stream, which takes ownership of it.
@@ -102,7 +102,7 @@ class _JobStream(StreamingResponse):
 
 
 async def _final_events(call: Call, job: Job, form: EventFormat, hold: Hold) -> Iterator[bytes]:
-    """Return the events of the job's outputs, or of its failure."""
+    """Return the stream's last events: those of the job's outputs, or of its failure."""
     try:
         job = await call.front.job(job.id, job.tenant)
         if not job.state.is_done:

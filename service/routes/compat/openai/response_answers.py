@@ -32,7 +32,7 @@ ResponseStatus = Literal["in_progress", "completed", "failed"]
 
 
 class ImageCallView(View):
-    """Output item: one image of the job."""
+    """Output item of OpenAI's Responses API: one image of the job."""
 
     id: str
     """Id, which contains the job's."""
@@ -53,7 +53,7 @@ class ImageCallView(View):
 
 
 class ResponseErrorView(View):
-    """Reason of a failure."""
+    """Reason of a failed response, in OpenAI's format."""
 
     code: str
     """Kind of the error, for programs."""
@@ -77,7 +77,7 @@ class ResponseUsageView(View):
 
 
 class ResponseView(View):
-    """Response whose output items are images."""
+    """Response of OpenAI's Responses API whose output items are images."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.RESPONSE))
 
@@ -122,7 +122,7 @@ class ResponseView(View):
 
 
 def to_response(job: Job, files: Sequence[bytes]) -> ResponseView:
-    """Convert a successful job with its files to a response."""
+    """Convert a successful job with its files to OpenAI's Responses API."""
     items = [_item(job, index, "completed", data) for index, data in enumerate(files)]
     tokens = tokens_of(job, len(files))
     usage = ResponseUsageView(
@@ -159,7 +159,7 @@ def _item(job: Job, index: int, status: ItemStatus, data: bytes | None = None) -
 
 @dataclass(frozen=True)
 class ResponseEvents:
-    """Events of a response, numbered in order.
+    """Events of a streamed response (OpenAI's Responses API), numbered in order.
 
     Args:
         partials: selection of previews, which show the job's first unfinished image.
@@ -170,7 +170,7 @@ class ResponseEvents:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def begin(self) -> Iterator[bytes]:
-        """Yield the response and its items in progress."""
+        """Yield the events of the response and its items in progress."""
         body = _response(self.job, "in_progress").model_dump()
         yield self._event("response.created", response=body)
         yield self._event("response.in_progress", response=body)
@@ -181,7 +181,7 @@ class ResponseEvents:
             yield self._of_item(index, "generating")
 
     def preview(self, event: Event) -> Iterator[bytes]:
-        """Yield a partial image if one is due."""
+        """Yield the event of a partial image, if one is due."""
         if not self.partials.takes(event.data["step"], self.job.steps):
             return
         data, media_type = preview_of(event)
@@ -192,7 +192,7 @@ class ResponseEvents:
         )
 
     def finish(self, job: Job, files: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield each image, then the whole response."""
+        """Yield events of each finished image, then of the whole response."""
         response = to_response(job, files)
         for index, item in enumerate(response.output):
             yield self._of_item(index, "completed")
@@ -202,7 +202,7 @@ class ResponseEvents:
         yield self._event("response.completed", response=response.model_dump())
 
     def fail(self, problem: Problem) -> Iterator[bytes]:
-        """Yield the failed response."""
+        """Yield the event of a failed response."""
         error = ResponseErrorView(code=code_of(problem), message=problem.detail)
         failed = _response(self.job, "failed").model_copy(update={"error": error})
         yield self._event("response.failed", response=failed.model_dump())

@@ -37,7 +37,7 @@ _RESULTLESS = "must have its result, the image in base64: responses are not stor
 
 
 class ImageTool(CompatibleRequestBody):
-    """Tool `image_generation`; other tools are ignored, with a warning."""
+    """Tool `image_generation` of OpenAI's Responses API; others are ignored, with a warning."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,7 +52,7 @@ class ImageTool(CompatibleRequestBody):
 
 
 class ResponseRequest(CompatibleRequestBody):
-    """Request for a response that is an image.
+    """Request of OpenAI's Responses API for an image.
 
     Fields of `images.generate` and of `POST /v1/generate` may be added to the tool. Fields for
     language models are accepted without effect, with a warning.
@@ -73,14 +73,14 @@ class ResponseRequest(CompatibleRequestBody):
     """Rejected: responses are not stored."""
 
     def tool(self) -> ImageTool:
-        """Return the tool `image_generation`. Raises: Invalid: it is absent or invalid."""
+        """Return the request's tool `image_generation`. Raises: Invalid: absent or invalid."""
         for index, tool in enumerate(self.tools):
             if tool.get("type") == TOOL:
                 return _parsed_tool(tool, f"tools.{index}")
         raise Invalid([FieldError("tools", NO_TOOL)])
 
     def conversation(self) -> Conversation:
-        """Return the prompt and the input images. Raises: Invalid."""
+        """Return the request's prompt and input images. Raises: Invalid."""
         if not isinstance(self.input, str | list):
             raise Invalid([FieldError(INPUT, "must be a text or a list of messages")])
         if isinstance(self.input, str):
@@ -100,7 +100,7 @@ def _parsed_tool(tool: Mapping[str, Any], path: str) -> ImageTool:
 
 
 def _results(items: Sequence[Any]) -> Iterator[str]:
-    """Yield the images of earlier calls. Raises: Invalid: one has no image."""
+    """Yield the images of earlier image generation calls. Raises: Invalid: one has no image."""
     for index, item in enumerate(items):
         if isinstance(item, Mapping) and item.get("type") == CALL:
             result = item.get("result")
@@ -135,7 +135,7 @@ def _refused(body: ResponseRequest) -> Iterator[FieldError]:
 
 
 def ignored_fields(body: ResponseRequest) -> Iterator[FieldWarning]:
-    """Yield a warning for each field of a language model's request, and for other tools."""
+    """Yield a warning for each field that only language models read, and for other tools."""
     tool = body.tool()
     if any(other.get("type") != TOOL for other in body.tools):
         message = f"only {TOOL} has an effect: this server generates images, and no text"

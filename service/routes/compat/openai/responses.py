@@ -79,7 +79,7 @@ async def create_response(call: ByBearer) -> Response:
 
 
 def _model_in_body(body: Mapping[str, Any]) -> Any:
-    """Return the model that an unvalidated body names, in its tool or itself."""
+    """Return the model that an unvalidated Responses API body names, in its tool or itself."""
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("type") == TOOL and tool.get("model"):
@@ -88,7 +88,7 @@ def _model_in_body(body: Mapping[str, Any]) -> Any:
 
 
 async def _admit(incoming: IncomingRequest, body: ResponseRequest) -> Job:
-    """Admit the request of a response. Raises: Problem."""
+    """Admit a request of OpenAI's Responses API. Raises: Problem."""
     conversation = body.conversation()
     request = to_image_request(body, conversation.prompt)
     with renaming(names_in(INPUT)):

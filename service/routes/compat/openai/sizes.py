@@ -17,7 +17,7 @@ _SIZE = re.compile(r"(\d{1,5}) ?[xX*\u00d7] ?(\d{1,5})", re.ASCII)
 
 
 def sides_of(size: str | None) -> dict[str, int]:
-    """Parse a size to width and height; empty for `auto`. Raises: Invalid."""
+    """Parse OpenAI's `size` to width and height; empty for `auto`. Raises: Invalid."""
     if size is None or size == AUTO:
         return {}
     match = _SIZE.fullmatch(size)
@@ -28,7 +28,7 @@ def sides_of(size: str | None) -> dict[str, int]:
 
 @contextmanager
 def naming_sizes(spec: ModelSpec, limits: LimitSettings, size: str | None) -> Iterator[None]:
-    """Add the closest supported size to errors about `size` raised inside. Raises: Invalid."""
+    """Add the closest supported size to errors about OpenAI's `size`. Raises: Invalid."""
     try:
         yield
     except Invalid as problem:

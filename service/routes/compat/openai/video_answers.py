@@ -27,7 +27,7 @@ _STATUSES: dict[JobState, Status] = {
 
 
 class VideoErrorView(View):
-    """Reason of a video's failure."""
+    """Reason of a video's failure, in OpenAI's format."""
 
     code: str
     """Kind of the error, for programs."""
@@ -36,7 +36,7 @@ class VideoErrorView(View):
 
 
 class VideoView(View):
-    """Video, or the job that generates it."""
+    """Video in OpenAI's format, or the job that generates it."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEO))
 
@@ -71,7 +71,7 @@ class VideoView(View):
 
 
 class VideoPage(View):
-    """Page of videos."""
+    """Page of videos in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEOS))
 
@@ -88,7 +88,7 @@ class VideoPage(View):
 
 
 class DeletedVideo(View):
-    """Confirmation that a video was deleted."""
+    """Confirmation that a video was deleted, in OpenAI's format."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.DELETED))
 
@@ -143,7 +143,7 @@ def _error(job: Job) -> VideoErrorView | None:
 
 
 def page_of(jobs: list[Job], retention_s: float, *, has_more: bool) -> VideoPage:
-    """Convert jobs to a page of videos."""
+    """Convert jobs to a page of videos in OpenAI's format."""
     return VideoPage(
         data=[to_video_view(job, retention_s) for job in jobs],
         has_more=has_more,

@@ -62,7 +62,7 @@ async def _first(jobs: AsyncIterator[Job], count: int) -> AsyncIterator[Job]:
 
 
 def _jobs_after(jobs: list[Job], after: str | None) -> list[Job]:
-    """Return the jobs after this id. Raises: NotFound."""
+    """Return the jobs after the one with this id. Raises: NotFound."""
     if after is None:
         return jobs
     ids = [job.id for job in jobs]

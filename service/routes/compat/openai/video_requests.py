@@ -32,7 +32,7 @@ _FPS = 16
 
 
 class VideoSettings(CompatibleRequestBody):
-    """Settings of a video; other fields of `POST /v1/generate` may be added."""
+    """Settings of a video request; other fields of `POST /v1/generate` may be added."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,7 +48,7 @@ class VideoSettings(CompatibleRequestBody):
 
 
 class InputReference(CompatibleRequestBody):
-    """First frame of a video."""
+    """First frame of a requested video."""
 
     image_url: str | None = None
     """~A data URI, or an http(s) URL if the server allows it."""
@@ -57,7 +57,7 @@ class InputReference(CompatibleRequestBody):
 
 
 class VideoRequest(VideoSettings):
-    """Request for a video (`videos.create`) as JSON."""
+    """Request for a video as JSON, as OpenAI's `videos.create`."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.VIDEO_REQUEST))
 
@@ -75,7 +75,7 @@ def _with_file(schema: dict[str, Any]) -> None:
 
 
 class VideoForm(VideoSettings):
-    """Request for a video (`videos.create`) as a form."""
+    """Request for a video as a form, as OpenAI's `videos.create`."""
 
     model_config = ConfigDict(json_schema_extra=_with_file)
 
@@ -86,14 +86,14 @@ class VideoForm(VideoSettings):
 
     @property
     def input_reference(self) -> InputReference | None:
-        """Return the image, unless it is an uploaded file."""
+        """Return the form's first frame, unless it is an uploaded file."""
         if self.image_url is None and self.file_id is None:
             return None
         return InputReference(image_url=self.image_url, file_id=self.file_id)
 
 
 class RemixRequest(CompatibleRequestBody):
-    """Request for the same video with another prompt (`videos.remix`)."""
+    """Request for the same video with another prompt, as OpenAI's `videos.remix`."""
 
     model_config = ConfigDict(json_schema_extra=schema_example(examples.REMIX))
 
@@ -126,7 +126,7 @@ def to_generate_fields(
 
 
 def image_of(reference: InputReference | None) -> str | None:
-    """Return the image URL of an input reference. Raises: Invalid."""
+    """Return the image URL of a video's first frame. Raises: Invalid."""
     if reference is None:
         return None
     if reference.file_id is not None:
@@ -138,7 +138,7 @@ def image_of(reference: InputReference | None) -> str | None:
 
 
 def _frames(seconds: float | None, fps: Any, spec: ModelSpec) -> int | None:
-    """Return the supported number of frames closest to a length in seconds.
+    """Return the supported number of frames closest to a video's length in seconds.
 
     An invalid `fps` is replaced with the model's here; admission rejects it later.
     """

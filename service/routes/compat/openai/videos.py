@@ -136,7 +136,7 @@ async def admit_video(
 
 
 async def _video(call: Call, job: Job) -> Response:
-    """Build the response about a video's job, with a polling interval."""
+    """Build OpenAI's response about a video's job, with a polling interval."""
     headers = headers_of(job)
     if not job.state.ended:
         _, eta_s = await call.front.costs.position_and_end(job)
@@ -166,7 +166,7 @@ async def list_videos(
         Order, Query(description="Order by creation time: newest or oldest first.")
     ] = "desc",
 ) -> Response:
-    """Return a page of the tenant's videos."""
+    """Return a page of the tenant's videos, as OpenAI's `videos.list`."""
     jobs, has_more = await videos(call.front, call.tenant, limit, after, order)
     return _json(page_of(jobs, call.front.settings.queue.retention_s, has_more=has_more))
 
@@ -178,7 +178,7 @@ async def get_video(video_id: VideoId, call: ByBearer) -> Response:
 
 
 async def _job(call: Call, video_id: str) -> Job:
-    """Return a video's job. Raises: NotFound."""
+    """Return the job of a tenant's video. Raises: NotFound."""
     job = await call.front.job(video_id, call.tenant)
     if not is_video(job):
         raise NotFound(f"the job {job.id!r} generates no video; request /v1/jobs/{job.id}")
@@ -235,7 +235,7 @@ async def get_video_content(
 
 
 def _variant_key(job: Job, variant: str) -> str:
-    """Return the store's key of a video's small image. Raises: NotFound: PNG frames have none."""
+    """Return the store key of a video's thumbnail or sprite sheet. Raises: NotFound."""
     first = job.outputs[0]
     if first.num_frames is None:
         message = f"frames in {first.content_type} have no {variant}; they are at "

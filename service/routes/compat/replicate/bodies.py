@@ -13,7 +13,7 @@ Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
 
 
 class ReplicateInput(CompatibleRequestBody):
-    """Inputs: common Replicate names, or any field of `POST /v1/generate`."""
+    """Inputs of a prediction: common Replicate names, or any field of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -50,7 +50,7 @@ class ReplicateInput(CompatibleRequestBody):
 
 
 class PredictionRequest(CompatibleRequestBody):
-    """Request for a prediction."""
+    """Request for a prediction, in Replicate's format."""
 
     model_config = ConfigDict(
         json_schema_extra=schema_example(
@@ -125,7 +125,7 @@ class Prediction(BaseModel):
 
 
 class PredictionPage(BaseModel):
-    """A page of predictions, newest first."""
+    """Page of predictions in Replicate's format, newest first."""
 
     model_config = ConfigDict(
         use_attribute_docstrings=True,

@@ -77,7 +77,7 @@ async def list_predictions(
         str | None, Query(description="Cursor: from the previous page's `next`.")
     ] = None,
 ) -> PredictionPage:
-    """Return a page of the tenant's jobs, as predictions."""
+    """Return a page of the tenant's jobs, as Replicate's predictions."""
     try:
         jobs = await call.front.queue.list(tenant=call.tenant, limit=PAGE, after=cursor)
     except UnknownCursor as error:
@@ -92,7 +92,7 @@ async def list_predictions(
 
 @router.get("/v1/predictions/{prediction_id}", responses=problems(401, 404, 503))
 async def get_prediction(prediction_id: Id, call: ByBearer, response: Response) -> Prediction:
-    """Return a job, as a prediction."""
+    """Return a job, as a prediction in Replicate's format."""
     job = await call.front.job(prediction_id, call.tenant)
     response.headers.update(warning_header(job.warnings))
     return await prediction(call, job)
@@ -100,7 +100,7 @@ async def get_prediction(prediction_id: Id, call: ByBearer, response: Response) 
 
 @router.post("/v1/predictions/{prediction_id}/cancel", responses=problems(401, 404, 503))
 async def cancel_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
-    """Cancel a job; a job that has ended is unchanged."""
+    """Cancel a job by Replicate's API; a job that has ended is unchanged."""
     job = await call.front.job(prediction_id, call.tenant)
     return await prediction(call, await call.front.queue.cancel(job.id) or job)
 

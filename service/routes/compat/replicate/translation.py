@@ -25,7 +25,7 @@ LORAS = {"lora_weights": "lora_scale", "extra_lora": "extra_lora_scale"}
 
 
 async def named_model(models: Models, body: PredictionRequest, path: str | None) -> str:
-    """Return the model that a request's path or body names; owners before it are ignored.
+    """Return the model that a Replicate request's path or body names, without its owner.
 
     Raises: Invalid: none, or different ones.
     """
@@ -36,7 +36,7 @@ async def named_model(models: Models, body: PredictionRequest, path: str | None)
 
 
 def to_generate_fields(body: PredictionRequest, model: str) -> dict[str, Any]:
-    """Convert a request for a model to the fields of `POST /v1/generate`. Raises: Invalid."""
+    """Convert a Replicate request to the fields of `POST /v1/generate`. Raises: Invalid."""
     extra_fields = body.input.__pydantic_extra__ or {}
     if body.webhook or body.webhook_events_filter:
         message = (
@@ -58,7 +58,7 @@ def to_generate_fields(body: PredictionRequest, model: str) -> dict[str, Any]:
 
 
 def _images(inputs: ReplicateInput) -> dict[str, Any]:
-    """Convert the input images. Raises: Invalid: under two names."""
+    """Convert the input images of a Replicate request. Raises: Invalid: under two names."""
     names = [name for name in IMAGES if getattr(inputs, name)]
     if len(names) > 1:
         raise Invalid([FieldError(f"input.{names[1]}", f"cannot be combined with {names[0]}")])
@@ -68,7 +68,7 @@ def _images(inputs: ReplicateInput) -> dict[str, Any]:
 
 
 def _loras(inputs: ReplicateInput) -> list[dict[str, Any]] | None:
-    """Convert the adapters."""
+    """Convert the adapters of a Replicate request."""
     pairs = ((getattr(inputs, name), getattr(inputs, scale)) for name, scale in LORAS.items())
     return [
         {"name": name, "scale": 1.0 if scale is None else scale} for name, scale in pairs if name
@@ -76,7 +76,7 @@ def _loras(inputs: ReplicateInput) -> list[dict[str, Any]] | None:
 
 
 def model_in_body(models: Models, body: Mapping[str, Any], path: str | None) -> str | None:
-    """Return the model that an unvalidated body or the path names."""
+    """Return the model that an unvalidated Replicate body or the path names."""
     name = path or body.get("version") or body.get("model")
     return models.named_in(name) if isinstance(name, str) else None
 

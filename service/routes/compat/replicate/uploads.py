@@ -34,7 +34,7 @@ UNKNOWN = "application/octet-stream"
 
 @dataclass(frozen=True)
 class Upload:
-    """Parts of an upload's form."""
+    """Parts of the form with which Replicate's client uploads a file."""
 
     content: HeldPart
     metadata: MemoryPart
@@ -42,7 +42,7 @@ class Upload:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """Return the form parts by name."""
+        """Return the parts of the upload form by name."""
         return {"content": self.content, "metadata": self.metadata}
 
     @property
@@ -51,7 +51,7 @@ class Upload:
         return self.content.is_present
 
     def _metadata(self) -> dict[str, Any]:
-        """Parse the `metadata` part as a JSON object. Raises: Invalid, Malformed."""
+        """Parse the `metadata` part of an upload form as JSON. Raises: Invalid, Malformed."""
         if not self.metadata.is_present:
             return {}
         try:

@@ -43,7 +43,7 @@ async def prediction(call: Call, job: Job) -> Prediction:
 
 
 def _logs(job: Job) -> str:
-    """Format the progress as a bar that Replicate's client parses."""
+    """Format a job's progress as a bar that Replicate's client parses."""
     if not job.steps or job.state is JobState.QUEUED:
         return ""
     percent = round(100 * job.step / job.steps)
