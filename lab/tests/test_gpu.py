@@ -113,6 +113,9 @@ def test_a_piece_continues_where_the_last_one_ended(
     earlier = {"stage": "some", "state": state, "why": "", "seconds": 1.0, "result": None}
     outcomes = run_all([count], tmp_path, FOREVER, os.environ, {"some": earlier}, lambda item: None)
     assert (tmp_path / "ran").exists() is again
+    short = Budget(time.monotonic() - 1)
+    both = run_all([count, script()], tmp_path, short, os.environ, {}, lambda item: None)
+    assert [item["state"] for item in both] == ["left out"], "a piece ends there"
     assert next_stage([earlier]) == ("some" if again else None)
     assert next_stage(outcomes) is None
 

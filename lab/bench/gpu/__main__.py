@@ -61,7 +61,8 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"{results}: {machine_['gpu'] or 'no GPU: a rehearsal, which says nothing of speed'}")
     if following := next_stage(outcomes):
         print(f'next piece: make gpu ARGS="--from {following}"')
-    return 0 if all(outcome_["state"] == "done" for outcome_ in outcomes) else 1
+    are_done = all(outcome_["state"] == "done" for outcome_ in outcomes)
+    return 0 if are_done and len(outcomes) == len(chosen) else 1
 
 
 def chosen_stages(args: argparse.Namespace, card: str | None) -> list[Stage]:

@@ -41,7 +41,8 @@ def run_all(
     before: Mapping[str, Json],
     report: Callable[[Json], None],
 ) -> list[Json]:
-    """Return the outcomes in order; `report` gets each immediately.
+    """Return the outcomes in order, up to the first stage that the budget's end left out or cut;
+    `report` gets each immediately.
 
     Args:
         before: outcomes of earlier pieces by stage; stages that ended there are skipped.
@@ -52,6 +53,8 @@ def run_all(
         has_ended = earlier is not None and earlier["state"] in ENDED
         outcomes.append(earlier if has_ended else run(stage, folder, budget, environment))
         report(outcomes[-1])
+        if outcomes[-1]["state"] not in ENDED:
+            break
     return outcomes
 
 

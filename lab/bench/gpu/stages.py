@@ -73,7 +73,7 @@ def stages(folder: Path, sizes: Sizes = FULL) -> tuple[Stage, ...]:
     def diffusers(model: str, ours: str) -> Stage:
         words = ("lab.bench.against", model, "--turns", "1")
         words = (*words, *sizes.diffusers, *sizes.steps.get(model, ()))
-        return Stage(f"diffusers-{model}", words, LONGEST_S, least_s=180, reads=ours)
+        return Stage(f"diffusers-{model}", words, LONGEST_S, least_s=120, reads=ours)
 
     return (
         pixels("flux", "bfloat16"),
