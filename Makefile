@@ -69,7 +69,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 endif
 
 .PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards \
-  locks lives chaos images-check clean
+  gpu gpu-pack locks lives chaos images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
 
@@ -167,6 +167,13 @@ chart: $(INSTALLED) ## what is generated of deploy/helm, from deploy/k8s
 
 dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
 	$(BIN)/python -m tools.dashboards
+
+gpu: ## on a machine with a GPU, JAX and torch: all that only a card tells, in pieces of 9 minutes
+	$(PYTHON) -m lab.bench.gpu $(ARGS)
+
+gpu-pack: $(RAN)-test ## build/gpu.tar.gz: the project and the wheels that such a machine lacks, at most 64 MiB
+	$(BIN)/python -m lab.bench.gpu.wheels $(ARGS)
+	$(BIN)/python -m lab.bench.gpu.pack --archive build/gpu.tar.gz
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)

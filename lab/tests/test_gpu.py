@@ -1,4 +1,4 @@
-"""`make -C lab gpu`: time limits, results that survive a stopped stage, and wheels."""
+"""`make gpu`: time limits, results that survive a stopped stage, resumption, and what travels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from lab.bench.gpu.__main__ import before, main
+from lab.bench.gpu import pack, pixels
+from lab.bench.gpu.__main__ import before, chosen_stages, main, parsed
 from lab.bench.gpu.install import fits_here, install_wheels
-from lab.bench.gpu.run import Budget, run, run_all
-from lab.bench.gpu.stages import Stage, stages
+from lab.bench.gpu.run import Budget, next_stage, run, run_all
+from lab.bench.gpu.stages import LONGEST_S, TINY, Stage, stages
 from lab.bench.gpu.table import line
 from lab.bench.gpu.wheels import NEEDED, PYTHON, THERE, chosen
 from tools import packages
@@ -98,19 +99,33 @@ def test_what_is_left_of_the_budget_bounds_a_stage(tmp_path: Path) -> None:
     outcome = run(script("out.write_text('{}')", least_s=60), tmp_path, short, os.environ)
     assert outcome["state"] == "left out" and "wants 60" in outcome["why"]
     outcome = run(script("import time", "time.sleep(600)"), tmp_path, short, os.environ)
-    assert outcome["state"] == "stopped"
+    assert outcome["state"] == "cut"
 
 
-def test_a_second_run_repeats_only_what_is_not_done(tmp_path: Path) -> None:
-    count = script(
-        "n = out.parent / 'n'", "n.write_text(n.read_text() + '|' if n.exists() else '|')"
-    )
-    done = run(count, tmp_path, FOREVER, os.environ)
-    run_all([count], tmp_path, FOREVER, os.environ, {"some": done}, lambda outcome: None)
-    assert (tmp_path / "n").read_text() == "|"
-    failed = {**done, "state": "failed"}
-    run_all([count], tmp_path, FOREVER, os.environ, {"some": failed}, lambda outcome: None)
-    assert (tmp_path / "n").read_text() == "||"
+@pytest.mark.parametrize(
+    ("state", "again"),
+    [("done", False), ("failed", False), ("stopped", False), ("cut", True), ("left out", True)],
+)
+def test_a_piece_continues_where_the_last_one_ended(
+    state: str, again: bool, tmp_path: Path
+) -> None:
+    count = script("(out.parent / 'ran').touch()")
+    earlier = {"stage": "some", "state": state, "why": "", "seconds": 1.0, "result": None}
+    outcomes = run_all([count], tmp_path, FOREVER, os.environ, {"some": earlier}, lambda item: None)
+    assert (tmp_path / "ran").exists() is again
+    short = Budget(time.monotonic() - 1)
+    both = run_all([count, script()], tmp_path, short, os.environ, {}, lambda item: None)
+    assert [item["state"] for item in both] == ["left out"], "a piece ends there"
+    assert next_stage([earlier]) == ("some" if again else None)
+    assert next_stage(outcomes) is None
+
+
+def test_from_begins_at_a_stage_and_refuses_unknown_ones() -> None:
+    names = [stage.name for stage in chosen_stages(parsed([]), "H200")]
+    later = [stage.name for stage in chosen_stages(parsed(["--from", "engine-sdxl"]), "H200")]
+    assert later == names[names.index("engine-sdxl") :] != names
+    with pytest.raises(SystemExit, match="no such stage, but pixels-flux-bfloat16, engine-flux"):
+        chosen_stages(parsed(["--from", "engine"]), "H200")
 
 
 @pytest.mark.parametrize(
@@ -126,13 +141,42 @@ def test_results_of_another_card_do_not_count(
     assert (before(file, now) == {"a": {"stage": "a"}}) is counts
 
 
-def test_pixels_come_before_speed_and_every_model_before_any_twice(tmp_path: Path) -> None:
-    names = [stage.name for stage in stages(tmp_path, rehearsal=False)]
-    kinds = [name.split("-")[0] for name in names]
-    assert kinds == sorted(kinds), "pixels first"
-    speeds = [name.rpartition("-")[2] for name in names if name.startswith("speed")]
-    assert speeds == sorted(speeds) and len(speeds) == 6
+def test_stages_are_in_order_of_worth_and_fit_a_piece(tmp_path: Path) -> None:
+    every = stages(tmp_path)
+    names = [stage.name for stage in every]
+    assert names[:5] == [
+        "pixels-flux-bfloat16", "engine-flux-dev", "diffusers-flux-dev", "engine-sdxl",
+        "diffusers-sdxl",
+    ]  # fmt: skip
     assert len(set(names)) == len(names)
+    assert all(stage.least_s < stage.limit_s <= LONGEST_S < 9 * 60 for stage in every)
+    for place, stage in enumerate(every):
+        assert not stage.reads or stage.reads in names[:place]
+    assert [stage.name for stage in stages(tmp_path, TINY)] == names
+
+
+def test_a_comparison_reuses_the_engines_result(tmp_path: Path) -> None:
+    [stage] = [item for item in stages(tmp_path) if item.name == "diffusers-sdxl"]
+    command = stage.command(tmp_path)
+    assert command[command.index("--ours") + 1] == str(tmp_path / "engine-sdxl.json")
+    assert "--ours" not in stages(tmp_path)[0].command(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [({}, None), ({"psnr_db": [pixels.BFLOAT16_PSNR_DB - 1]}, "not diffusers' image"),
+     ({"calls": {}}, "no attention is cuDNN's"), ({"together": ["b"]}, "beside others"),
+     ({"calls": {}, "platform": "cpu"}, None)],
+)  # fmt: skip
+def test_a_bfloat16_image_is_bounded_and_attention_is_cudnns(
+    change: dict[str, Any], fault: str | None
+) -> None:
+    result = {
+        "dtype": "bfloat16", "platform": "gpu", "psnr_db": [99.0], "levels": [1], "alone": ["a"],
+        "together": ["a"], "calls": {"__cudnn$fmhaSoftmax": 57},
+    }  # fmt: skip
+    faults = pixels.faults({**result, **change})
+    assert [fault in text for text in faults] == [True] if fault else not faults
 
 
 LOCK = """
@@ -143,10 +187,10 @@ obstore==0.7.3 \\
     --hash=sha256:bb \\
     --hash=sha256:cc
     # for core
-rich==14.0.0 ; python_full_version >= '3.12' \\
+redis==14.0.0 ; python_full_version >= '3.12' \\
     --hash=sha256:dd
     # for core
-rich==13.0.0 ; python_full_version < '3.12' \\
+redis==13.0.0 ; python_full_version < '3.12' \\
     --hash=sha256:ee
     # for core
 uvloop==0.22.1 ; sys_platform == 'win32' \\
@@ -159,7 +203,7 @@ def test_wheels_are_the_locks_for_that_python() -> None:
     """Packages of the machine, and of other systems, are excluded."""
     assert [(entry.pin, entry.hashes) for entry in chosen(entries(LOCK), "3.12")] == [
         ("obstore==0.7.3", ("sha256:bb", "sha256:cc")),
-        ("rich==14.0.0", ("sha256:dd",)),
+        ("redis==14.0.0", ("sha256:dd",)),
     ]
 
 
@@ -174,6 +218,18 @@ def test_the_lock_has_every_package_that_is_carried() -> None:
         "sniffio",
         "zipp",
     }
+    assert not set(NEEDED) & set(THERE)
+
+
+def test_what_travels_leaves_room_for_the_wheels_and_is_bounded() -> None:
+    """The wheels took 20 MiB in December 2026."""
+    files = pack.sizes(pack.tracked())
+    assert Path("models/demo/flux/transformer/diffusion_pytorch_model.safetensors") in files
+    assert not any(path.parts[0] in ("docs", "tests") for path in files)
+    pack.check(files, pack.LIMIT_BYTES - 24 * 2**20)
+    with pytest.raises(pack.TooLarge, match=r"MiB would travel and 1 may.*sdxl/unet"):
+        pack.check(files, 2**20)
+    assert pack.table(files)[-1].endswith("all of it")
 
 
 def test_missing_packages_are_unpacked_and_no_others(tmp_path: Path) -> None:
@@ -195,9 +251,14 @@ def test_wheels_for_another_python_are_reported(tag: str, fits: bool, tmp_path: 
     assert fits_here(tmp_path) is fits
 
 
-def test_the_stages_import_nothing_that_is_neither_there_nor_carried() -> None:
-    """Imports in a process that hides all other packages. After a failure, add the package to
-    NEEDED, or to THERE if the machine has it."""
+def test_the_stages_import_nothing_that_is_neither_there_nor_carried(tmp_path: Path) -> None:
+    """Imports in a process that hides all other packages, from a folder with only what travels.
+    After a failure, add the package to NEEDED, or to THERE if the machine has it; or take a path
+    out of EXCLUDED."""
+    for path in pack.tracked():
+        if path.suffix != ".safetensors":
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).symlink_to(path.resolve())
     available = {*NEEDED, *THERE, "atelier"}
     hidden = {
         name
@@ -206,6 +267,8 @@ def test_the_stages_import_nothing_that_is_neither_there_nor_carried() -> None:
     }
     lines = [
         "import importlib, sys",
+        f"sys.path[:] = [path for path in sys.path if path not in ('', {str(Path.cwd())!r})]",
+        f"sys.path.insert(0, {str(tmp_path)!r})",
         "class Hiding:",
         "    def __init__(self, finder): self.finder = finder",
         "    def __getattr__(self, name): return getattr(self.finder, name)",
@@ -213,9 +276,10 @@ def test_the_stages_import_nothing_that_is_neither_there_nor_carried() -> None:
         f"        return None if name in {hidden!r} else self.finder.find_spec(name, *where)",
         "sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]",
         f"for name in {ENTRY_POINTS!r}: importlib.import_module(name)",
+        f"assert sys.modules['models'].__file__.startswith({str(tmp_path)!r})",
     ]
     process = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=tmp_path
     )
     assert process.returncode == 0, process.stderr[-2000:]
 

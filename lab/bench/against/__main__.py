@@ -29,6 +29,7 @@ from lab.bench.against.compare import (
     NotTheSame,
     Sides,
     compared,
+    first_from,
     run_atelier,
     run_diffusers,
 )
@@ -93,6 +94,10 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compile-cache", type=Path, metavar="DIR", help="of ours, for another run (none)"
     )
+    parser.add_argument(
+        "--ours", type=Path, metavar="FILE",
+        help="report of atelier bench engine, for our first turn, if the file exists",
+    )  # fmt: skip
     return parser.parse_args(words)
 
 
@@ -117,7 +122,7 @@ def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sid
     their_options += ["--repeats", args.repeats] if args.repeats else []
     their_options += ["--eager"] if args.eager else []
     return Sides(
-        partial(run_atelier, model, our_options, made / "ours.json"),
+        first_from(args.ours, partial(run_atelier, model, our_options, made / "ours.json")),
         partial(run_diffusers, folder, their_options, made / "theirs.json"),
     )
 

@@ -119,7 +119,19 @@ def check_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
 def run_atelier(model: str, options: Sequence[str], file: Path) -> Json:
     """Run `atelier bench engine`; returns its result. Raises: NotMeasured."""
     command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model, *options]
-    report = run_turn("ours", [*command, "--json", str(file)], file, stdout=subprocess.DEVNULL)
+    return turn_of(
+        run_turn("ours", [*command, "--json", str(file)], file, stdout=subprocess.DEVNULL)
+    )
+
+
+def first_from(file: Path | None, measure: Callable[[], Json]) -> Callable[[], Json]:
+    """Turns of ours: the first from a report, if the file exists, and the others measured."""
+    reports = [json.loads(file.read_text())] if file is not None and file.is_file() else []
+    return lambda: turn_of(reports.pop()) if reports else measure()
+
+
+def turn_of(report: Mapping[str, Any]) -> Json:
+    """Return the result of a report of one model. Raises: NotMeasured: the model was refused."""
     (result,) = report["results"]
     if "refused" in result:
         raise NotMeasured(f"ours: {result['refused']}")

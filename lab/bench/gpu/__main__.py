@@ -1,12 +1,13 @@
 """Validate the demo's pixels on this machine's GPU, then compare Flux-dev, SDXL and Wan with
 diffusers.
 
-    make -C lab gpu    # or: python3 -m lab.bench.gpu [--minutes 24] [--out build/gpu]
+    make gpu                         # or: python3 -m lab.bench.gpu [--minutes 9] [--out build/gpu]
+    make gpu ARGS="--from STAGE"     # on another machine, or again
 
 Needs a Python with JAX and torch for the GPU. Other missing packages are read from the folder of
-wheels that `make -C lab gpu-wheels` writes. Without a GPU, tiny networks on a CPU test every stage
-but measure nothing. On a machine lent for minutes at a time, run it again: stages already in the
-folder of results are skipped.
+wheels that `make gpu-pack` writes. Without a GPU, tiny networks on a CPU test every stage but
+measure nothing. A run is a piece of at most nine minutes; the next one continues where it ended, by
+the folder of results or, without that, by `--from`.
 
 Imports only the standard library until the first stage.
 """
@@ -26,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.gpu.install import fits_here, install_wheels, is_installed
-from lab.bench.gpu.run import Budget, run_all
-from lab.bench.gpu.stages import stages
+from lab.bench.gpu.run import Budget, next_stage, run_all
+from lab.bench.gpu.stages import FULL, TINY, Stage, stages
 from lab.bench.gpu.table import line
 
 Json = dict[str, Any]
@@ -52,19 +53,37 @@ def main(words: Sequence[str] | None = None) -> int:
         write(results, {"machine": machine_, "stages": [*outcomes_by_stage.values()]})
         print(line(outcome), flush=True)
 
-    chosen = [stage for stage in stages(args.out.resolve(), rehearsal=machine_["gpu"] is None)
-              if args.only in stage.name]  # fmt: skip
+    chosen = chosen_stages(args, machine_["gpu"])
+    if args.first or args.only:
+        for stage in chosen:
+            outcomes_by_stage.pop(stage.name, None)
     outcomes = run_all(chosen, args.out, budget, environment, dict(outcomes_by_stage), report)
     print(f"{results}: {machine_['gpu'] or 'no GPU: a rehearsal, which says nothing of speed'}")
-    return 0 if all(outcome_["state"] == "done" for outcome_ in outcomes) else 1
+    if following := next_stage(outcomes):
+        print(f'next piece: make gpu ARGS="--from {following}"')
+    are_done = all(outcome_["state"] == "done" for outcome_ in outcomes)
+    return 0 if are_done and len(outcomes) == len(chosen) else 1
+
+
+def chosen_stages(args: argparse.Namespace, card: str | None) -> list[Stage]:
+    """Stages by the options, in order. Exits: no such stage; names the stages."""
+    every = stages(args.out.resolve(), TINY if card is None else FULL)
+    names = [stage.name for stage in every]
+    if args.first and args.first not in names:
+        sys.exit(f"--from {args.first}: no such stage, but {', '.join(names)}")
+    begin = names.index(args.first) if args.first else 0
+    return [stage for stage in every[begin:] if args.only in stage.name]
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make -C lab gpu", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=24.0, help="for all of it (24)")
+    parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this piece (9)")
+    parser.add_argument("--from", dest="first", default="", metavar="STAGE",
+                        help="run this stage and those after it anew")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="(build/gpu)")
     parser.add_argument("--wheels", type=Path, default=Path(".wheels"), help="(.wheels)")
-    parser.add_argument("--only", default="", metavar="PART", help="stages with this in their name")
+    parser.add_argument("--only", default="", metavar="PART",
+                        help="run the stages with this in their name anew")  # fmt: skip
     return parser.parse_args(words)
 
 
@@ -72,9 +91,7 @@ def prepared(wheels: Path, out: Path) -> dict[str, str]:
     """Environment of the stages, with the missing packages on its path."""
     if not fits_here(wheels):
         version = platform.python_version()
-        sys.exit(
-            f"{wheels} is for another Python than {version}: make -C lab gpu-wheels ARGS=--python=…"
-        )
+        sys.exit(f"{wheels} is for another Python than {version}: make gpu-pack ARGS=--python=…")
     site = (out / "site").resolve()
     brought = install_wheels(wheels, site, is_installed)
     if brought:

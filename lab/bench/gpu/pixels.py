@@ -3,9 +3,9 @@
     python -m lab.bench.gpu.pixels flux --dtype float32 --json FILE
 
 The reference is diffusers on this machine's CPU in float32. In float32, products run at full
-precision and the image must match within 60 dB and two levels; in bfloat16, the distance is
-reported. In both, bytes must not depend on the batch. In bfloat16 on a GPU, attention must be
-cuDNN's.
+precision and the image must match within 60 dB and two levels; in bfloat16, within
+`BFLOAT16_PSNR_DB`. In both, bytes must not depend on the batch. In bfloat16 on a GPU, attention
+must be cuDNN's.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ PROMPTS = {
 }
 SEEDS = (0, 1)
 PSNR_DB, LEVELS = 60.0, 2
+BFLOAT16_PSNR_DB = 36.0
+"""The CPU's bfloat16 images of the demo Flux have 42 to 52 dB; a device that rounds in other places
+may be off by twice that error."""
 CALL = re.compile(r'custom_call_target="([^"]+)"')
 
 
@@ -97,12 +100,14 @@ def faults(result: Mapping[str, Any]) -> list[str]:
     sentences = []
     if result["alone"] != result["together"]:
         sentences.append("an image beside others is not the image alone")
-    if result["dtype"] == "float32":
-        if min(result["psnr_db"]) < PSNR_DB or max(result["levels"]) > LEVELS:
-            sentences.append(
-                f"not diffusers' image: {min(result['psnr_db'])} dB, {max(result['levels'])} levels"
-            )
-    elif result["platform"] == "gpu" and not any("fmha" in name for name in result["calls"]):
+    is_float32 = result["dtype"] == "float32"
+    psnr, levels = min(result["psnr_db"]), max(result["levels"])
+    bound = PSNR_DB if is_float32 else BFLOAT16_PSNR_DB
+    if psnr < bound or (is_float32 and levels > LEVELS):
+        sentences.append(f"not diffusers' image: {psnr} dB, {levels} levels")
+    if is_float32:
+        return sentences
+    if result["platform"] == "gpu" and not any("fmha" in name for name in result["calls"]):
         sentences.append("no attention is cuDNN's")
     return sentences
 

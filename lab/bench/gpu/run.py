@@ -15,6 +15,8 @@ from typing import Any
 from lab.bench.gpu.stages import Stage
 
 Json = dict[str, Any]
+ENDED = ("done", "failed", "stopped")
+"""States of a stage that had its time; the others begin the next piece."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -39,30 +41,45 @@ def run_all(
     before: Mapping[str, Json],
     report: Callable[[Json], None],
 ) -> list[Json]:
-    """Return the outcomes in order; `report` gets each immediately.
+    """Return the outcomes in order, up to the first stage that the budget's end left out or cut;
+    `report` gets each immediately.
 
     Args:
-        before: outcomes of an earlier run by stage; stages done there are skipped.
+        before: outcomes of earlier pieces by stage; stages that ended there are skipped.
     """
     outcomes = []
     for stage in stages:
         earlier = before.get(stage.name)
-        is_done = earlier is not None and earlier["state"] == "done"
-        outcomes.append(earlier if is_done else run(stage, folder, budget, environment))
+        has_ended = earlier is not None and earlier["state"] in ENDED
+        outcomes.append(earlier if has_ended else run(stage, folder, budget, environment))
         report(outcomes[-1])
+        if outcomes[-1]["state"] not in ENDED:
+            break
     return outcomes
 
 
+def next_stage(outcomes: Sequence[Json]) -> str | None:
+    """Name of the first stage that has not ended; None if all have."""
+    return next((item["stage"] for item in outcomes if item["state"] not in ENDED), None)
+
+
 def run(stage: Stage, folder: Path, budget: Budget, environment: Mapping[str, str]) -> Json:
-    """Run a stage; returns its outcome, whose `result` is null if none was written."""
+    """Run a stage; returns its outcome, whose `result` is null if none was written.
+
+    Its state is `done`, `failed`, `stopped` (by its own limit), `cut` (by the end of the budget) or
+    `left out` (too little of the budget was left to start it).
+    """
     if budget.left_s < stage.least_s:
         left_s = max(0.0, budget.left_s)
         return outcome(stage, "left out", f"{left_s:.0f} s were left, it wants {stage.least_s:.0f}")
     stage.file(folder).unlink(missing_ok=True)  # written by an earlier run
     started = budget.clock()
     log = folder / f"{stage.name}.log"
-    ended = finish(stage.command(folder), log, min(stage.limit_s, budget.left_s), environment)
-    return outcome(stage, *ended, budget.clock() - started, written(stage.file(folder)))
+    limit_s = min(stage.limit_s, budget.left_s)
+    state, why = finish(stage.command(folder), log, limit_s, environment)
+    if state == "stopped" and limit_s < stage.limit_s:
+        state = "cut"
+    return outcome(stage, state, why, budget.clock() - started, written(stage.file(folder)))
 
 
 def finish(

@@ -1,23 +1,21 @@
-"""Stages of `make -C lab gpu` in order of importance, with their time limits."""
+"""Stages of `make gpu` in order of importance, with their time limits."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 FAMILIES = ("flux", "sdxl", "wan")
 REPEATS = "3"
-BATCHINGS = ("exact", "fast")
-"""Batching modes. The default avoids XLA's autotuner on GPUs so that every process has the same
-bits; the second mode measures the cost."""
-MODELS: Mapping[str, Sequence[str]] = {
-    "flux-dev": (),
-    "sdxl": (),
+LONGEST_S = 500.0
+"""Largest time limit of a stage, so that it fits a piece of nine minutes."""
+STEPS: Mapping[str, Sequence[str]] = {
     "wan2.1-1.3b": ("--steps", "10"),
+    "wan2.1-14b": ("--steps", "4"),
 }
-"""Options by model. A step of Wan takes seconds; ten steps suffice to measure it."""
+"""Fewer steps where a step takes seconds, which suffices to measure it."""
 
 
 @dataclass(frozen=True)
@@ -26,40 +24,81 @@ class Stage:
 
     name: str
     words: Sequence[str]
+    """Module and its arguments."""
     limit_s: float
     """Time limit; results written until then count."""
     least_s: float
     """Least remaining time to start."""
+    reads: str = ""
+    """Stage whose result it reuses, by the option `--ours`, if there is one; empty: none."""
 
     def command(self, folder: Path) -> list[str]:
-        return [sys.executable, "-m", *self.words, "--json", str(self.file(folder))]
+        reused = ["--ours", str(folder / f"{self.reads}.json")] if self.reads else []
+        return [sys.executable, "-m", *self.words, *reused, "--json", str(self.file(folder))]
 
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name}.json"
 
 
-def stages(folder: Path, *, rehearsal: bool) -> tuple[Stage, ...]:
-    """List the stages: pixels first, then every model with default batching, then with fast
-    batching.
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the speed stages: full, or the demo models' for a rehearsal without a GPU."""
+
+    engine: Sequence[str] = ("--dtype", "bfloat16", "--repeats", REPEATS)
+    diffusers: Sequence[str] = ("--repeats", REPEATS)
+    steps: Mapping[str, Sequence[str]] = field(default_factory=lambda: STEPS)
+
+
+FULL = Sizes()
+TINY = Sizes(
+    ("--tiny", "--dtype", "float32", "--repeats", "1"), ("--tiny", "--eager", "--repeats", "1"),
+    dict.fromkeys(("flux-dev", "sdxl", "wan2.1-1.3b", "wan2.1-14b"), ("--steps", "2")),
+)  # fmt: skip
+"""Without torch.compile, which takes minutes on a CPU."""
+
+
+def stages(folder: Path, sizes: Sizes = FULL) -> tuple[Stage, ...]:
+    """List the stages, those that say most per second first.
 
     Args:
         folder: where compiled programs are stored between stages.
-        rehearsal: tiny networks, and diffusers without torch.compile, which takes minutes on a CPU.
     """
-    options = ("--eager",) if rehearsal else ("--compile-cache", str(folder / "compiled"))
+
+    def engine(name: str, model: str, *options: str, limit_s: float = 300.0) -> Stage:
+        words = ("atelier", "bench", "engine", "--model", model, "--devices", "0")
+        cache = ("--compile-cache", str(folder / "compiled"))
+        words = (*words, *sizes.engine, *sizes.steps.get(model, ()), *cache, *options)
+        return Stage(name, words, limit_s, least_s=90)
+
+    def diffusers(model: str, ours: str) -> Stage:
+        words = ("lab.bench.against", model, "--turns", "1")
+        words = (*words, *sizes.diffusers, *sizes.steps.get(model, ()))
+        return Stage(f"diffusers-{model}", words, LONGEST_S, least_s=120, reads=ours)
+
     return (
+        pixels("flux", "bfloat16"),
+        engine("engine-flux-dev", "flux-dev"),
+        diffusers("flux-dev", "engine-flux-dev"),
+        engine("engine-sdxl", "sdxl"),
+        diffusers("sdxl", "engine-sdxl"),
+        engine("engine-flux-dev-exact-4", "flux-dev", "--batch", "4"),
+        engine("engine-flux-dev-fast", "flux-dev", "--batching", "fast"),
+        engine("engine-flux-dev-fast-4", "flux-dev", "--batching", "fast", "--batch", "4"),
+        engine("engine-wan2.1-1.3b", "wan2.1-1.3b"),
+        diffusers("wan2.1-1.3b", "engine-wan2.1-1.3b"),
         *(pixels(family, "float32") for family in FAMILIES),
-        *(pixels(family, "bfloat16") for family in FAMILIES),
-        *(compare(model, batching, *options) for batching in BATCHINGS for model in MODELS),
+        *(pixels(family, "bfloat16") for family in FAMILIES[1:]),
+        engine("engine-flux-dev-w8a8", "flux-dev", "--eight-bit", "w8a8"),
+        engine("engine-flux-dev-w8a16", "flux-dev", "--eight-bit", "w8a16"),
+        engine("engine-flux-dev-warm", "flux-dev"),
+        engine("engine-sdxl-fast", "sdxl", "--batching", "fast"),
+        engine("engine-sdxl-exact-4", "sdxl", "--batch", "4"),
+        engine("engine-wan2.1-1.3b-fast", "wan2.1-1.3b", "--batching", "fast"),
+        engine("engine-wan2.1-14b", "wan2.1-14b", limit_s=LONGEST_S),
+        diffusers("wan2.1-14b", "engine-wan2.1-14b"),
     )
 
 
 def pixels(family: str, dtype: str) -> Stage:
     words = ("lab.bench.gpu.pixels", family, "--dtype", dtype)
-    return Stage(f"pixels-{family}-{dtype}", words, limit_s=240, least_s=30)
-
-
-def compare(model: str, batching: str, *options: str) -> Stage:
-    words = ("lab.bench.against", model, "--batching", batching, "--turns", "1")
-    words = (*words, "--repeats", REPEATS, *MODELS[model], *options)
-    return Stage(f"speed-{model}-{batching}", words, limit_s=600, least_s=120)
+    return Stage(f"pixels-{family}-{dtype}", words, limit_s=240, least_s=60)
