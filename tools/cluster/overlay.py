@@ -283,15 +283,22 @@ def _scaled(values: Values, model: Model) -> Object:
         _replace("/spec/triggers/0/metadata/threshold", model.share),
         _replace("/spec/minReplicaCount", model.min),
         _replace("/spec/maxReplicaCount", model.max),
+        _replace("/spec/scaleTargetRef", _scale_target(model)),
     ]
-    if model.machine.form == "slice":
-        target = {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1",
-            "kind": "LeaderWorkerSet",
-            "name": "atelier-pool",
-        }
-        ops.append(_replace("/spec/scaleTargetRef", target))
     return {"target": {"kind": "ScaledObject", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _scale_target(model: Model) -> Object:
+    """Return the reference to a pool's workload, with the suffix of the pool's name.
+
+    A `nameReference` of kustomize finds it by the name without the suffix alone, and confuses a
+    Deployment with a LeaderWorkerSet.
+    """
+    sliced = model.machine.form == "slice"
+    api, kind = (
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet") if sliced else ("apps/v1", "Deployment")
+    )
+    return {"apiVersion": api, "kind": kind, "name": f"atelier-pool-{model.pool_name}"}
 
 
 def _patches(values: Values, model: Model) -> Iterator[Object]:
