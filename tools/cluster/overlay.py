@@ -305,6 +305,7 @@ def _patches(values: Values, model: Model) -> Iterator[Object]:
     """Yield the kustomize patches of a pool's workload."""
     if model.machine.form != "slice":
         ops = [*_pod_ops(values, model, "/spec/template/spec")]
+        ops += _rollout(model, "/spec/strategy/rollingUpdate")
         yield {"target": {"kind": "Deployment", "name": "atelier-pool"}, "patch": plain(ops)}
         if model.machine.form == "gpus":
             yield {
@@ -313,9 +314,16 @@ def _patches(values: Values, model: Model) -> Iterator[Object]:
             }
         return
     ops = [_replace(f"{TEMPLATES}/size", model.machine.hosts)]
+    ops += _rollout(model, "/spec/rolloutStrategy/rollingUpdateConfiguration")
     for role in ("leader", "worker"):
         ops += _pod_ops(values, model, f"{TEMPLATES}/{role}Template/spec")
     yield {"target": {"kind": "LeaderWorkerSet", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _rollout(model: Model, path: str) -> Iterator[Object]:
+    """Yield the patch operation of rolling updates that start the new worker first."""
+    if model.surge:
+        yield _replace(path, model.rollout)
 
 
 def _pod_ops(values: Values, model: Model, pod: str) -> Iterator[Object]:

@@ -49,7 +49,12 @@ OTHERS = {
         {"namespace": "pictures", "models": [A_MODEL], "redis": "sentinel", "env": {"A": "b"}}
     ),
     "a pool of each kind": Values.model_validate(
-        {"models": [A_MODEL, A_MODEL | {"name": "wan", "topology": "4x4"}]}
+        {
+            "models": [
+                A_MODEL | {"surge": True},
+                A_MODEL | {"name": "wan", "topology": "4x4", "surge": True},
+            ]
+        }
     ),
     "a disk": Values.model_validate({"models": [A_MODEL], "weights": "hyperdisk-ml"}),
     "the Operator's rules": Values.model_validate({"models": [A_MODEL], "rules": "operator"}),
