@@ -35,6 +35,7 @@ def job_attributes(job: Job) -> Attributes:
         "atelier.job.id": job.id,
         "atelier.tenant": job.tenant,
         "atelier.bucket": job.bucket,
+        "atelier.checkpoint": job.fingerprint,
         "atelier.steps": job.steps,
     }
 

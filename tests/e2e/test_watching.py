@@ -181,6 +181,20 @@ def test_every_queried_series_exists(run: Run) -> None:
     )
 
 
+def test_every_series_of_a_model_leads_to_its_checkpoint(run: Run) -> None:
+    """Front ends and workers export the checkpoint of each model that their series name."""
+    job = run.clients.get(f"/v1/jobs/{run.jobs['first']}").json()
+    for page, info, label in (
+        (run.clients, "atelier_model_info", "fingerprint"),
+        (run.pool, "atelier_worker_info", "checkpoint"),
+    ):
+        text = page.get("/metrics").text
+        named = {name for name in re.findall(r'[{,]model="([^"]*)"', text) if name}
+        (series,) = re.findall(rf"^{info}{{(.+)}} 1.0$", text, re.M)
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', series))
+        assert named == {labels["model"]} and labels[label] == job["model_fingerprint"]
+
+
 SUMS = {
     'sum(atelier_jobs_ended_total{outcome="failed"})': 1,
     'sum(atelier_jobs_ended_total{outcome="canceled"})': 1,

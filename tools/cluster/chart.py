@@ -62,6 +62,8 @@ EXPRESSIONS: Mapping[str, str] = {
     "share": "{{ $share }}",
     "min": "{{ .min | default 0 }}",
     "max": "{{ .max | default 4 }}",
+    "more": "{{ ternary 1 0 (.surge | default false) }}",
+    "less": "{{ ternary 0 1 (.surge | default false) }}",
     "accelerator": "{{ $machine.accelerator }}",
     "topology": "{{ $machine.topology }}",
     "chips": "{{ $machine.chips }}",
@@ -106,7 +108,9 @@ EACH_POOL = f"""\
 
 Object = dict[str, Any]
 
-NUMBERS = ("zz-min-zz", "zz-max-zz", "zz-hosts-zz", "zz-uid-zz", "zz-nonroot-zz")
+NUMBERS = tuple(
+    f"zz-{name}-zz" for name in ("min", "max", "more", "less", "hosts", "uid", "nonroot")
+)
 """Tokens of values that are numbers or booleans in YAML, too."""
 TPU_ROOT = K8S / "components" / "tpu-root"
 OF_ROOT = {"atelier-tpu": "pools", "atelier": "namespace"}
@@ -166,10 +170,15 @@ class _Model:
     share: str = token("share")
     min: str = token("min")
     max: str = token("max")
+    surge: bool = True
 
     @property
     def on_spot(self) -> bool:
         return "spot" in self.capacity
+
+    @property
+    def rollout(self) -> Object:
+        return {"maxSurge": token("more"), "maxUnavailable": token("less")}
 
     def toml(self) -> str:
         return ""

@@ -283,21 +283,29 @@ def _scaled(values: Values, model: Model) -> Object:
         _replace("/spec/triggers/0/metadata/threshold", model.share),
         _replace("/spec/minReplicaCount", model.min),
         _replace("/spec/maxReplicaCount", model.max),
+        _replace("/spec/scaleTargetRef", _scale_target(model)),
     ]
-    if model.machine.form == "slice":
-        target = {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1",
-            "kind": "LeaderWorkerSet",
-            "name": "atelier-pool",
-        }
-        ops.append(_replace("/spec/scaleTargetRef", target))
     return {"target": {"kind": "ScaledObject", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _scale_target(model: Model) -> Object:
+    """Return the reference to a pool's workload, with the suffix of the pool's name.
+
+    A `nameReference` of kustomize finds it by the name without the suffix alone, and confuses a
+    Deployment with a LeaderWorkerSet.
+    """
+    sliced = model.machine.form == "slice"
+    api, kind = (
+        ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet") if sliced else ("apps/v1", "Deployment")
+    )
+    return {"apiVersion": api, "kind": kind, "name": f"atelier-pool-{model.pool_name}"}
 
 
 def _patches(values: Values, model: Model) -> Iterator[Object]:
     """Yield the kustomize patches of a pool's workload."""
     if model.machine.form != "slice":
         ops = [*_pod_ops(values, model, "/spec/template/spec")]
+        ops += _rollout(model, "/spec/strategy/rollingUpdate")
         yield {"target": {"kind": "Deployment", "name": "atelier-pool"}, "patch": plain(ops)}
         if model.machine.form == "gpus":
             yield {
@@ -306,9 +314,16 @@ def _patches(values: Values, model: Model) -> Iterator[Object]:
             }
         return
     ops = [_replace(f"{TEMPLATES}/size", model.machine.hosts)]
+    ops += _rollout(model, "/spec/rolloutStrategy/rollingUpdateConfiguration")
     for role in ("leader", "worker"):
         ops += _pod_ops(values, model, f"{TEMPLATES}/{role}Template/spec")
     yield {"target": {"kind": "LeaderWorkerSet", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _rollout(model: Model, path: str) -> Iterator[Object]:
+    """Yield the patch operation of rolling updates that start the new worker first."""
+    if model.surge:
+        yield _replace(path, model.rollout)
 
 
 def _pod_ops(values: Values, model: Model, pod: str) -> Iterator[Object]:

@@ -117,6 +117,9 @@ class Model(Part):
     """Minimum number of workers."""
     max: int = Field(4, gt=0)
     """Maximum number of workers."""
+    surge: bool = False
+    """Whether a change starts the new worker before the old one drains, so that no job waits. It
+    takes the machines of one more worker. Default: the old one drains first."""
     objective_s: float | None = Field(None, gt=0)
     """Seconds of waiting work per worker above which another is added; also the objective of
     alerts. Default: computed from `plan`."""
@@ -200,6 +203,11 @@ class Model(Part):
     def on_spot(self) -> bool:
         """True if the model's machines may be preempted."""
         return "spot" in self.capacity
+
+    @property
+    def rollout(self) -> Mapping[str, Any]:
+        """Limits of a rolling update: a worker more, or one less."""
+        return {"maxSurge": int(self.surge), "maxUnavailable": int(not self.surge)}
 
     def toml(self) -> str:
         """Return the pool's settings as TOML."""

@@ -104,11 +104,11 @@ class LedgerRecord(BaseModel):
     compile_seconds: float = 0.0
     """Device-seconds spent compiling programs."""
     pool: str | None = None
-    """Worker of the last attempt. The next five fields describe the worker, too."""
+    """Worker of the last attempt. The next four fields describe the worker, too."""
     chip: str | None = None
     chips: float = 1
     """Number of chips of its mesh slice: chip-seconds are device-seconds times `chips`."""
     region: str | None = None
     spot: bool = False
     checkpoint: str | None = None
-    """Fingerprint of the checkpoint."""
+    """Fingerprint of the checkpoint: of the last attempt, or at the job's acceptance."""

@@ -19,7 +19,7 @@ redis.call('SET', key('call', args.call), job, 'PX', args.answer_ms)
 -- Compilations that it caused may continue, and be reported later.
 if not is_done(state) and fields(args.id, 'fence') then
   local names = {'tenant', 'model', 'weight', 'state', 'started_at', 'promised', 'spent',
-    'tenant_class', 'key_id', 'served_as', 'origin', 'pool', 'billed'}
+    'tenant_class', 'key_id', 'served_as', 'origin', 'pool', 'billed', 'fingerprint'}
   for i, value in ipairs(redis.call('HMGET', key('job', args.id), unpack(names))) do
     if value then redis.call('HSET', key('left', args.id), names[i], value) end
   end

@@ -49,14 +49,15 @@ local function count(what, record, amount, ...)
   redis.call('HINCRBY', key('totals'), name, whole(amount))
 end
 
--- Returns the fields that all records of a job share: tenant, model and worker.
+-- Returns the fields that all records of a job share: tenant, model with checkpoint, and worker.
 local function identity_of(account)
   local f = redis.call('HMGET', account, 'tenant', 'tenant_class', 'key_id', 'model', 'served_as',
-    'origin', 'pool', 'state')
+    'origin', 'pool', 'state', 'fingerprint')
   local record = f[6] and cjson.decode(f[6]) or {}
   record.tenant, record.tenant_class, record.key = f[1], f[2] or nil, f[3] or nil
   record.model, record.served_as, record.pool = f[4], f[5] or nil, f[7] or nil
   record.outcome = f[8]
+  if f[9] and f[9] ~= '' then record.checkpoint = f[9] end
   return record
 end
 

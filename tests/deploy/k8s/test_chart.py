@@ -48,6 +48,14 @@ OTHERS = {
     "Sentinels": Values.model_validate(
         {"namespace": "pictures", "models": [A_MODEL], "redis": "sentinel", "env": {"A": "b"}}
     ),
+    "a pool of each kind": Values.model_validate(
+        {
+            "models": [
+                A_MODEL | {"surge": True},
+                A_MODEL | {"name": "wan", "topology": "4x4", "surge": True},
+            ]
+        }
+    ),
     "a disk": Values.model_validate({"models": [A_MODEL], "weights": "hyperdisk-ml"}),
     "the Operator's rules": Values.model_validate({"models": [A_MODEL], "rules": "operator"}),
 }
@@ -117,12 +125,16 @@ ROOT = "components: [../../components/tpu-root]\nresources: [../chart]\n"
 
 
 @pytest.mark.parametrize(
-    ("redis", "topology"), [("pod", "2x4"), ("sentinel", "4x4"), ("memorystore", "2x4")]
+    ("redis", "topologies"),
+    [("pod", ("2x4", "4x4")), ("sentinel", ("4x4", "4x4")), ("memorystore", ("2x4", "2x4"))],
 )
 def test_pools_as_root_are_those_of_the_component(
-    redis: str, topology: str, tmp_path: Path
+    redis: str, topologies: tuple[str, str], tmp_path: Path
 ) -> None:
-    models = [A_MODEL | {"name": name, "topology": topology} for name in ("flux", "wan")]
+    models = [
+        A_MODEL | {"name": name, "topology": topology}
+        for name, topology in zip(("flux", "wan"), topologies, strict=True)
+    ]
     place = {"redis": redis, "weights": "hyperdisk-ml"}
     if redis == "memorystore":
         place["redis_host"] = REDIS_HOST

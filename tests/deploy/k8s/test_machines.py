@@ -35,7 +35,7 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 
 
 class Machine(NamedTuple):
-    """A machine type. Source: docs.cloud.google.com/compute/docs/accelerator-optimized-machines."""
+    """A machine type, with the values of `TYPES`."""
 
     type: str
     chips: int
@@ -169,7 +169,13 @@ TYPES: Mapping[str, tuple[int, int]] = {
     "g2-standard-96": (96, 384),
     **{machine.type: (machine.vcpus, machine.memory_gb) for machine in MACHINES.values()},
 }
-"""Processors and memory in GB of all machine types of the values."""
+"""Processors and memory in GB of all machine types of the values.
+
+Source: Compute Engine's list of machine types (Cyclenerd/google-cloud-pricing-cost-calculator,
+tools/machinetypes.csv), and of TPU7x docs.cloud.google.com/tpu/docs/tpu7x. Where the list differs
+from GKE's page on TPUs, the smaller value: of ct6e-standard-8t, 180 of the page and not 360
+processors; of ct6e-standard-1t, 176 of the list and not 448 GB.
+"""
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,11 @@ async def test_each_end_is_recorded_once(queue: Queue, how: str) -> None:
 
 
 async def test_a_job_that_never_ran_has_a_record_without_a_worker(queue: Queue) -> None:
-    job, _ = await queue.put(a_job())
+    job, _ = await queue.put(a_job(fingerprint="f00d"))
     await queue.cancel(job.id)
     record = await only_record(queue)
     assert (record.outcome, record.device_seconds, record.pool) == ("canceled", 0, None)
-    assert (record.chip, record.checkpoint) == (None, None)
+    assert (record.chip, record.checkpoint) == (None, "f00d")
 
 
 async def test_record_survives_its_job(queue: Queue, hasty: Queue) -> None:

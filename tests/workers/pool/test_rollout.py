@@ -1,4 +1,4 @@
-"""Rollout of a model's new version, with one real worker of each version.
+"""Rollouts with real workers: of a model's new version, and of a worker's successor.
 
 No request is rejected, and no job is lost.
 """
@@ -6,6 +6,7 @@ No request is rejected, and no job is lost.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -26,9 +27,9 @@ from service.settings.settings import Settings
 from tests.workers.flux import REQUEST, SLOTS, tuned
 from tests.workers.jobs import ended
 from tests.workers.paced import held
-from tests.workers.polling import until
+from tests.workers.polling import POLL_S, until
 from tests.workers.pool.test_process import LONG, SETTINGS, toml
-from tests.workers.pool_process import PoolProcess
+from tests.workers.pool_process import START_S, PoolProcess
 
 R1, R2 = "flux@r1", "flux@r2"
 WARMUP = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
@@ -46,7 +47,7 @@ def config(tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path) -
     for name, source in ((R1, flux_folder), (R2, new)):
         model = {"source": str(source), "dtype": "float32", "defaults": WARMUP}
         sections[f'models."{name}"'] = model
-        sections[f'pools."{name}"'] = {"model": name, "slots": SLOTS}
+        sections[f'pools."{name}"'] = {"model": name, "slots": SLOTS, "metrics_port": 0}
     file = tmp_path / "atelier.toml"
     file.write_text("".join(toml(name, values) for name, values in sections.items()))
     return file
@@ -57,7 +58,7 @@ def start(config: Path) -> Iterator[Start]:
     started: list[PoolProcess] = []
 
     def start(name: str) -> PoolProcess:
-        started.append(PoolProcess(config, config.with_name(f"{name}.log"), name))
+        started.append(PoolProcess(config, config.with_name(f"{len(started)}.log"), name))
         return started[-1]
 
     yield start
@@ -97,11 +98,9 @@ async def test_worker_is_replaced_during_a_rollout(
     accepted: list[str] = []
 
     async def ask(steps: int = 1) -> dict[str, Any]:
-        body = {**REQUEST, "model": "flux", "num_inference_steps": steps}
-        answer = await http.post("/v1/generate", json=body)
-        assert answer.status_code == 202, answer.text
-        accepted.append(answer.json()["id"])
-        return answer.json()
+        job = await submit(http, "flux", steps)
+        accepted.append(job["id"])
+        return job
 
     await weigh(queue, 1, 0)
     old = start(R1)
@@ -129,11 +128,7 @@ async def test_worker_is_replaced_during_a_rollout(
         late = [await ask(LONG) for _ in range(4 * SLOTS)]
         assert {job["served_by"] for job in late} == {R1}
 
-        async def is_at_work() -> bool:
-            jobs = await asyncio.gather(*(found(queue, job["id"]) for job in late))
-            return any(job.step > 0 for job in jobs)
-
-        await until(is_at_work)
+        await until(lambda: in_mid_step(queue, late))
         await weigh(queue, 0, 1)
         old.send(signal.SIGTERM)
         assert (await ask())["served_by"] == R2
@@ -159,6 +154,65 @@ async def test_worker_is_replaced_during_a_rollout(
         assert len({pixels for _, pixels in digests}) == len(digests), (
             "and another one of the other"
         )
+
+
+@pytest.mark.timeout(900)  # two workers start, one after the other
+async def test_successor_is_ready_before_the_only_worker_drains(
+    http: httpx.AsyncClient, queue: Queue, start: Start, config: Path
+) -> None:
+    """A rolling update with `maxSurge: 1` and `maxUnavailable: 0` in the order of Kubernetes, which
+    reads /readyz."""
+    old = start(R1)
+    await until(lambda: is_ready(old), START_S)
+    has_worker: list[bool] = []
+
+    async def observe() -> None:
+        while True:
+            has_worker.append((await queue.models())[R1].ready)
+            await asyncio.sleep(POLL_S)
+
+    observer = asyncio.create_task(observe())
+    with held(config, LONG // 2):
+        jobs = [await submit(http, R1, LONG) for _ in range(SLOTS)]
+        await until(lambda: in_mid_step(queue, jobs))
+        new = start(R1)
+        await until(lambda: is_ready(new), START_S)
+        assert await is_ready(old), "it drained before its successor was ready"
+        jobs.append(short := await submit(http, R1, 1))
+        before = await ended(queue, await found(queue, short["id"]))
+        old.send(signal.SIGTERM)
+        jobs.append(short := await submit(http, R1, 1))
+        after = await ended(queue, await found(queue, short["id"]))
+    assert before.pool == after.pool, "the successor did not serve while the old worker was busy"
+    assert await old.exit_code() == 0
+    ends = [await ended(queue, await found(queue, job["id"])) for job in jobs]
+    observer.cancel()
+    assert has_worker and all(has_worker), "the model was without a ready worker"
+    assert {(job.state, job.attempts) for job in ends} == {(JobState.SUCCEEDED, 1)}
+    digests = {(job.steps, job.outputs[0].pixels_sha256) for job in ends}
+    assert len(digests) == 2, "the change of workers changed pixels"
+
+
+async def is_ready(pool: PoolProcess) -> bool:
+    """Whether a worker's readiness probe succeeds."""
+    port = re.search(r"served on port (\d+)", pool.said)
+    if port is None:
+        return False
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return (await http.get(f"http://127.0.0.1:{port[1]}/readyz")).is_success
+
+
+async def submit(http: httpx.AsyncClient, model: str, steps: int) -> dict[str, Any]:
+    body = {**REQUEST, "model": model, "num_inference_steps": steps}
+    answer = await http.post("/v1/generate", json=body)
+    assert answer.status_code == 202, answer.text
+    job: dict[str, Any] = answer.json()
+    return job
+
+
+async def in_mid_step(queue: Queue, jobs: list[dict[str, Any]]) -> bool:
+    """Whether one of the jobs has done some steps."""
+    return any([(await found(queue, job["id"])).step > 0 for job in jobs])
 
 
 async def found(queue: Queue, job_id: str) -> Job:
