@@ -110,7 +110,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         inputs; the time's conditioning; the images' grids; and the step cache.
         """
         if modulations is None:
-            modulations = self.time_conditioning(weights, values["timestep"])
+            modulations = self.time_conditioning(weights, values)
         batch, prompts = rows[self.PROMPTS[0]].shape[:2]
         tokens, grids = tokens_and_grids(rows, self.PATCH)
         velocity = self.network(weights, "transformer")(
@@ -129,13 +129,16 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         """Return further inputs of the transformer; by default there are none."""
         return {}
 
-    def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
-        """Return the transformer's time input."""
-        return timestep
+    def time_conditioning(self, weights: ChatNetworks, values: Mapping[str, jax.Array]) -> PyTree:
+        """Return the transformer's time input, from the inputs of some steps."""
+        return values["timestep"]
 
 
 class ModulatedPipeline(ChatPipeline):
-    """Pipeline of a transformer whose modulations are computed from time only."""
+    """Pipeline of a transformer whose modulations are computed from inputs of the steps only."""
+
+    CONDITIONS: ClassVar[tuple[str, ...]] = ("timestep",)
+    """Inputs of a step from which the transformer computes its modulations."""
 
     def modulations(
         self,
@@ -146,12 +149,14 @@ class ModulatedPipeline(ChatPipeline):
     ) -> Modulations:
         """Compute the modulations of some steps of one row."""
         with self.options(program, values).active():
-            return self.time_conditioning(weights, values["timestep"])
+            return self.time_conditioning(weights, values)
 
     def time_conditioning(
-        self, weights: ChatNetworks, timestep: Float[Array, " times"]
+        self, weights: ChatNetworks, values: Mapping[str, jax.Array]
     ) -> Modulations:
-        """Compute the modulations at each timestep."""
+        """Compute the modulations of each step."""
         transformer = nnx.merge(self.graphs.transformer, cast_in_place(weights.transformer))
-        modulations: Modulations = transformer.conditions(timestep)
+        modulations: Modulations = transformer.conditions(
+            *(values[name] for name in self.CONDITIONS)
+        )
         return modulations
