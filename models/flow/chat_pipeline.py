@@ -109,7 +109,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         inputs; the time's conditioning; the images' grids; and the step cache.
         """
         if modulations is None:
-            modulations = self.time_conditioning(weights, values["timestep"])
+            modulations = self.time_conditioning(weights, values)
         batch, prompts = rows[self.PROMPTS[0]].shape[:2]
         tokens, grids = tokens_and_grids(rows, self.PATCH)
         velocity = self.network(weights, "transformer")(
@@ -128,13 +128,16 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         """Return the transformer's inputs beyond latents, prompts and time; by default none."""
         return {}
 
-    def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
-        """Return the transformer's time input."""
-        return timestep
+    def time_conditioning(self, weights: ChatNetworks, values: Mapping[str, jax.Array]) -> PyTree:
+        """Return the transformer's time input, from the inputs of some steps."""
+        return values["timestep"]
 
 
 class ModulatedPipeline(ChatPipeline):
-    """Pipeline of a transformer whose modulations are computed from time only."""
+    """Pipeline of a transformer whose modulations are computed from inputs of the steps only."""
+
+    CONDITIONS: ClassVar[tuple[str, ...]] = ("timestep",)
+    """Inputs of a step from which the transformer computes its modulations."""
 
     def modulations(
         self,
@@ -145,9 +148,9 @@ class ModulatedPipeline(ChatPipeline):
     ) -> PyTree:
         """Compute the modulations of some steps of one row."""
         with self.options(program, values).active():
-            return self.time_conditioning(weights, values["timestep"])
+            return self.time_conditioning(weights, values)
 
-    def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
-        """Compute the modulations at each timestep."""
+    def time_conditioning(self, weights: ChatNetworks, values: Mapping[str, jax.Array]) -> PyTree:
+        """Compute the modulations of each step."""
         transformer = nnx.merge(self.graphs.transformer, cast_in_place(weights.transformer))
-        return transformer.conditions(timestep)
+        return transformer.conditions(*(values[name] for name in self.CONDITIONS))

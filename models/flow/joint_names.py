@@ -88,7 +88,7 @@ def authors_layers(time: str, inner: str, outer: str) -> Fused:
     """Return the authors' names of the layers outside all blocks, and in the double blocks.
 
     Args:
-        time: diffusers' name of the time embedding.
+        time: diffusers' name of the embedding of time and guidance.
         inner, outer: its names of a feed-forward's first and last layer.
     """
     return {
@@ -96,6 +96,8 @@ def authors_layers(time: str, inner: str, outer: str) -> Fused:
         "txt_in": ("context_embedder",),
         "time_in.in_layer": (f"{time}.timestep_embedder.linear_1",),
         "time_in.out_layer": (f"{time}.timestep_embedder.linear_2",),
+        "guidance_in.in_layer": (f"{time}.guidance_embedder.linear_1",),
+        "guidance_in.out_layer": (f"{time}.guidance_embedder.linear_2",),
         "double_blocks.{}.img_attn.qkv": IMAGE_QKV,
         "double_blocks.{}.txt_attn.qkv": TEXT_QKV,
         "double_blocks.{}.img_attn.proj": (f"{DOUBLE}attn.to_out.0",),

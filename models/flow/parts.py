@@ -17,7 +17,9 @@ from models.loading.sources import Reading
 from models.sampling.flow_choice import checkpoint_scheduler
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
+from models.text import mistral
 from models.text.chat import Chat
+from models.text.mistral import MistralConfig, MistralEncoder
 from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
@@ -119,6 +121,14 @@ def qwen3_encoder(
     return chat_encoder(folder, Qwen3Encoder, (config, states), renames_of(config, states), *files)
 
 
+def mistral_encoder(
+    folder: Path, config: MistralConfig, states: tuple[int, ...], *files: str
+) -> Network:
+    """Describe the text encoder of a checkpoint, a Mistral; arguments as of `qwen3_encoder`."""
+    names = mistral.renames_of(config, states)
+    return chat_encoder(folder, MistralEncoder, (config, states), names, *files)
+
+
 def in_encoders(*files: str) -> tuple[str, ...]:
     """Return the key prefixes of text encoders of these names in single files."""
     return tuple(f"text_encoders.{name}.transformer." for name in files)
@@ -143,7 +153,7 @@ def chat_pipeline(
     """
 
     def made(spec: ModelSpec, networks: Any) -> FamilyPipeline:
-        read = reading.reader.qwen_tokenizer(folder / tokenizer, chat)
+        read = reading.reader.chat_tokenizer(folder / tokenizer, chat)
         return kind(spec, networks, scheduler, read, reading.vae_tiling, **more)
 
     return made

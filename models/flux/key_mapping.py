@@ -74,8 +74,6 @@ JOINED = tuple(f"{SINGLE}attn.to_{projection}" for projection in "qkv")
 
 LAYERS: Fused = {
     **authors_layers("time_text_embed", "net.0.proj", "net.2"),
-    "guidance_in.in_layer": ("time_text_embed.guidance_embedder.linear_1",),
-    "guidance_in.out_layer": ("time_text_embed.guidance_embedder.linear_2",),
     "vector_in.in_layer": ("time_text_embed.text_embedder.linear_1",),
     "vector_in.out_layer": ("time_text_embed.text_embedder.linear_2",),
     "double_blocks.{}.img_mod.lin": (f"{DOUBLE}norm1.linear",),

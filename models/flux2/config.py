@@ -35,6 +35,7 @@ class Flux2Config(HeadedConfig):
     eps: float = 1e-6
     """Epsilon of the norms."""
     guidance_embeds: bool = True
+    """Whether a guidance scale is an input (dev)."""
 
     def __post_init__(self) -> None:
         self.check_integers("num_layers", "num_single_layers", least=0)
@@ -51,8 +52,6 @@ class Flux2Config(HeadedConfig):
             raise ValueError(f"in_channels {self.in_channels} must be four times a whole number")
         if self.out_channels not in (None, self.in_channels):
             raise ValueError(f"out_channels {self.out_channels} must be {self.in_channels} or null")
-        if self.guidance_embeds:
-            raise ValueError("guidance_embeds: FLUX.2 with distilled guidance (dev) is not served")
         self.check_rope(AXES)
 
     @property

@@ -22,6 +22,8 @@ from models.flow.joint_names import (
     outer_layers,
 )
 
+_SCALARS = {"timestep": "time_in", "guidance": "guidance_in"}
+"""Embedders of scalars."""
 _SHARED = {
     "double_stream_modulation_img": "image_modulation",
     "double_stream_modulation_txt": "text_modulation",
@@ -33,7 +35,8 @@ RENAMES: Renames = (
     *layer_renames(
         {
             **outer_layers(
-                *("x_embedder", "context_embedder"), {r"time_guidance_embed\.timestep": "time_in"}
+                *("x_embedder", "context_embedder"),
+                {rf"time_guidance_embed\.{source}": path for source, path in _SCALARS.items()},
             ),
             **{
                 rf"{source}\.linear": f"conditions.{target}.linear"

@@ -44,23 +44,32 @@ image is at 0."""
 
 
 class TimeConditions(nnx.Module):
-    """Embedding of a timestep to modulations, which all blocks of a kind share."""
+    """Embedding of time and guidance to modulations, which all blocks of a kind share."""
 
     def __init__(self, config: Flux2Config, **kinds: Unpack[Kinds]) -> None:
         vectors = partial(Modulation, config.width, use_bias=False, **kinds)
         self.features = config.timestep_guidance_channels
-        self.time_in = ConditionMLP(self.features, config.width, use_bias=False, **kinds)
+        scalar = partial(ConditionMLP, self.features, config.width, use_bias=False, **kinds)
+        self.time_in = scalar()
+        self.guidance_in = scalar() if config.guidance_embeds else None
         self.image_modulation, self.text_modulation = (vectors(OF_STREAM) for _ in range(2))
         self.single_modulation = vectors(OF_SINGLE)
         self.out_modulation = vectors(OF_OUTPUT)
 
-    def __call__(self, timestep: Float[Array, " batch"]) -> Modulations:
+    def __call__(
+        self, timestep: Float[Array, " batch"], guidance: Float[Array, " batch"] | None = None
+    ) -> Modulations:
         """Compute all modulations, in the dtype of the weights.
 
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
+            guidance: guidance scale, float32; required by networks with a guidance embedding.
         """
         vector = self.time_in(sinusoid(timestep, self.features))
+        if self.guidance_in is not None:
+            if guidance is None:
+                raise ValueError("this transformer has a guidance embedding: give it a guidance")
+            vector = vector + self.guidance_in(sinusoid(1000 * guidance, self.features))
         shared = self.image_modulation, self.text_modulation, self.single_modulation
         image, text, single = (modulation(vector)[:, None] for modulation in shared)
         return Modulations(image, text, single, self.out_modulation(vector))

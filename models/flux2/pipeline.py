@@ -1,4 +1,4 @@
-"""FLUX.2 klein pipeline for the engine: pure functions of the weights."""
+"""FLUX.2 pipelines for the engine: pure functions of the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flow.references import read_references
 from models.flux2.key_mapping import SPELLINGS
-from models.flux2.request import Flux2Request
+from models.flux2.request import Flux2DevRequest, Flux2Request
 from models.flux2.spec import MASK
 from models.interface.denoising_pipeline import Draft
 from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales, scheduler_of
@@ -29,7 +29,7 @@ from models.vae.references import IMAGE, INPUT, inputs_of
 
 
 class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
-    """Pipeline of FLUX.2 klein.
+    """Pipeline of FLUX.2 klein, the base of dev's.
 
     Leaves of a row:
     - latents and denoised [tokens, 4c], normalized by channel; step_cache, if enabled;
@@ -102,3 +102,11 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
             **references,
             **initial_cache(inputs, self.width, self.dtype),
         }
+
+
+class Flux2DevPipeline(Flux2Pipeline):
+    """Pipeline of FLUX.2 dev, whose guidance scale is an input of the network."""
+
+    REQUEST = Flux2DevRequest
+    ENCODER = "Mistral"
+    CONDITIONS = ("timestep", "guidance_scale")

@@ -1,4 +1,4 @@
-"""Request of FLUX.2 klein, validated. No JAX: front ends import this module."""
+"""Requests of FLUX.2, validated. No JAX: front ends import this module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Flux2Request(FlowImageRequest):
 
     max_sequence_length: TextTokens
     guidance_scale: Scale = 1.0
-    """Scale of classifier-free guidance; not available in distilled checkpoints."""
+    """Scale of classifier-free guidance, of dev an input of the network; klein's distilled
+    checkpoints have none."""
 
     @property
     def guided(self) -> bool:
@@ -24,7 +25,19 @@ class Flux2Request(FlowImageRequest):
         return self.guidance_scale > 1
 
 
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class Flux2DevRequest(Flux2Request):
+    """Parameters of one FLUX.2 dev image; `guidance_scale` is an input of the network."""
+
+    @property
+    def guided(self) -> bool:
+        """Return False: there is no classifier-free guidance."""
+        return False
+
+
 FIELDS = served_fields(Flux2Request, "image", "mask_image", "reference_images")
 """Request fields of FLUX.2 klein."""
+DEV_FIELDS = FIELDS - {"negative_prompt", "mask_image", "strength"}
+"""Request fields of FLUX.2 dev."""
 GUIDANCE = frozenset({"guidance_scale", "negative_prompt"})
 """Fields of classifier-free guidance; not available in distilled checkpoints."""

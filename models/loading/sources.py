@@ -23,7 +23,7 @@ from models.checkpoint.safetensors import ComponentFiles
 from models.loading.preview import MeanLatents, abstract_preview, fit_preview
 from models.parallel.dtypes import used_as
 from models.spec.quality_presets import EightBit, Quality
-from models.text.chat import Chat, QwenTokenizer
+from models.text.chat import Chat, chat_tokenizer
 from models.text.tokenizer import (
     BlankTokenizer,
     ClipTokenizer,
@@ -71,8 +71,8 @@ class Reader(Protocol):
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
         """Return the tokenizer of a T5 encoder."""
 
-    def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return the tokenizer of a Qwen encoder, for messages of that chat template."""
+    def chat_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
+        """Return the tokenizer of a chat model, for messages of that chat template."""
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:
         """Return the tokenizer of a Gemma encoder."""
@@ -91,7 +91,7 @@ class Files:
     preview = staticmethod(fit_preview)
     clip_tokenizer = staticmethod(ClipTokenizer)
     t5_tokenizer = staticmethod(T5Tokenizer)
-    qwen_tokenizer = staticmethod(QwenTokenizer)
+    chat_tokenizer = staticmethod(chat_tokenizer)
     gemma_tokenizer = staticmethod(GemmaTokenizer)
 
 
@@ -128,8 +128,8 @@ class Shapes:
         """Return a blank tokenizer in place of T5's, since no files are read."""
         return BlankTokenizer()
 
-    def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
-        """Return a blank tokenizer in place of Qwen's, since no files are read."""
+    def chat_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
+        """Return a blank tokenizer in place of a chat model's, since no files are read."""
         return BlankTokenizer()
 
     def gemma_tokenizer(self, folder: Path) -> Tokenizer:

@@ -28,6 +28,8 @@ from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.config import check_numbers, known_fields
 from models.text.qwen import (
+    VISION_KEYS,
+    WITH_VISION,
     Decoder,
     GroupedAttention,
     RotaryTable,
@@ -243,13 +245,6 @@ def renames_of(config: Gemma3Config) -> tuple[tuple[str, str], ...]:
     """Return rename rules from checkpoint keys to encoder paths; the vision part is ignored."""
     layers = config.num_hidden_layers
     return (
-        (r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..+", ""),
-        *renames(
-            layers,
-            layers,
-            normed=True,
-            prefix=r"(?:model\.)?(?:language_model\.)?(?:model\.)?",
-            norms=_NORMS,
-        ),
-        (r"language_model\.lm_head\.weight", ""),
+        *renames(layers, layers, normed=True, prefix=WITH_VISION, norms=_NORMS),
+        *VISION_KEYS,
     )

@@ -38,6 +38,21 @@ QWEN3_8B: Mapping[str, Any] = {
     "intermediate_size": 12288,
     "tie_word_embeddings": False,
 }
+MISTRAL_SMALL_3: Mapping[str, Any] = {
+    "text_config": {
+        "vocab_size": 131072,
+        "hidden_size": 5120,
+        "intermediate_size": 32768,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000000.0,
+        "sliding_window": None,
+        "hidden_act": "silu",
+    },
+}
 QWEN2_5_VL_7B: Mapping[str, Any] = {
     "vocab_size": 152064,
     "hidden_size": 3584,

@@ -234,6 +234,14 @@ def renames(
     )
 
 
+WITH_VISION = r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
+"""Prefixes of a language model's keys in a model that also reads images."""
+VISION_KEYS = (
+    (r"(?:model\.)?(?:vision_tower|multi_modal_projector)\..+", ""),
+    (r"language_model\.lm_head\.weight", ""),
+)
+"""Rename rules that ignore the other keys of such a model."""
+
 _MATRIX = {"weight": "kernel", "bias": "bias"}
 _SCALE = {"weight": "scale"}
 _NORMS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from models.text.config import check_numbers, known_fields, rope_theta
 from models.text.qwen import Decoder
@@ -24,6 +24,9 @@ class Qwen3Config:
         ValueError: a value that the network cannot have, by name.
     """
 
+    TITLE: ClassVar[str] = "Qwen3"
+    """Name in messages."""
+
     vocab_size: int = 151936
     hidden_size: int = 4096
     intermediate_size: int = 22016
@@ -37,9 +40,9 @@ class Qwen3Config:
     hidden_act: str = "silu"
 
     def __post_init__(self) -> None:
-        check_numbers("Qwen3", self)
+        check_numbers(self.TITLE, self)
         if self.hidden_act != "silu":
-            raise ValueError(f"Qwen3 hidden_act must be silu, not {self.hidden_act!r}")
+            raise ValueError(f"{self.TITLE} hidden_act must be silu, not {self.hidden_act!r}")
         _ = self.decoder  # checks the heads
 
     @property
@@ -68,7 +71,7 @@ class Qwen3Config:
         kinds = config.get("layer_types") or ()
         if config.get("use_sliding_window") or "sliding_attention" in kinds:
             raise ValueError("Qwen3 use_sliding_window must be false: every layer sees all tokens")
-        given = {**config, "rope_theta": rope_theta("Qwen3", config, cls.rope_theta)}
+        given = {**config, "rope_theta": rope_theta(cls.TITLE, config, cls.rope_theta)}
         if given.get("num_key_value_heads") is None:
             given["num_key_value_heads"] = given.get("num_attention_heads", cls.num_attention_heads)
         return cls(**known_fields(cls, given))
@@ -82,7 +85,7 @@ class Qwen3Config:
 
         Raises: ValueError: there is no such state.
         """
-        return layers_to("Qwen3", index, self.num_hidden_layers)
+        return layers_to(self.TITLE, index, self.num_hidden_layers)
 
 
 class Qwen3Encoder(QwenEncoder):

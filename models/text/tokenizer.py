@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -46,6 +46,9 @@ class Piece(NamedTuple):
 
 class Tokenizer:
     """Tokenizer that truncates prompts to a length and pads them to it. Thread-safe."""
+
+    ADDS_MARKERS: ClassVar[bool] = True
+    """Whether it adds the markers of its vocabulary to each text."""
 
     def __init__(self, kind: str, folder: Path, *choices: tuple[str, ...]) -> None:
         """Read the tokenizer of a folder that contains all files of at least one choice.
@@ -89,6 +92,7 @@ class Tokenizer:
         with self._lock:
             encoded = self._tokenizer(
                 list(texts),
+                add_special_tokens=self.ADDS_MARKERS,
                 padding="max_length",
                 max_length=max_length or self.max_length,
                 truncation=True,
@@ -141,6 +145,7 @@ class Tokenizer:
         with self._lock:
             encoded = self._tokenizer(
                 text,
+                add_special_tokens=self.ADDS_MARKERS,
                 max_length=max_length or self.max_length,
                 truncation=True,
                 return_overflowing_tokens=True,

@@ -1,4 +1,4 @@
-"""Tiny random FLUX.2 klein checkpoints, built by the reference libraries themselves."""
+"""Tiny random FLUX.2 checkpoints, built by the reference libraries themselves."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from diffusers import (
     AutoencoderKLFlux2,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
+    Flux2Pipeline,
     Flux2Transformer2DModel,
 )
 
 from tests.parity.tiny import Config, randomize
+from tests.parity.tiny_mistral import mistral3, mistral_tokenizer
 from tests.parity.tiny_qwen import qwen3, qwen_tokenizer
 
 _TRANSFORMER: Config = {
@@ -33,6 +35,8 @@ _VAE: Config = {
 }
 _TEXT: Config = {"num_hidden_layers": 28, "hidden_size": 12, "intermediate_size": 20}
 """The pipeline always reads states 9, 18 and 27."""
+_DEV_TEXT: Config = {"num_hidden_layers": 31, "hidden_size": 12, "intermediate_size": 20}
+"""The pipeline of dev always reads states 10, 20 and 30."""
 SHIFTED: Config = {
     "shift": 3.0,
     "use_dynamic_shifting": True,
@@ -84,18 +88,56 @@ def make_flux2(
     Each dict overrides single values of that part's small default config; shared sizes follow the
     part that determines them.
     """
-    image = flux2_vae(seed + 1, **(vae or {}))
     text = qwen3(seed + 2, **(_TEXT | (text_encoder or {})))
-    sizes = {
-        "in_channels": 4 * image.config.latent_channels,
-        "joint_attention_dim": 3 * text.config.hidden_size,
-    }
     Flux2KleinPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(**(SHIFTED | (scheduler or {}))),
-        vae=image,
+        **_parts(seed, text.config.hidden_size, transformer, vae, scheduler),
         text_encoder=text,
         tokenizer=qwen_tokenizer(),
-        transformer=flux2_transformer(seed + 3, **(sizes | (transformer or {}))),
         is_distilled=is_distilled,
     ).save_pretrained(folder, **save_kwargs)
     return folder
+
+
+def make_flux2_dev(
+    folder: Path,
+    *,
+    transformer: Config | None = None,
+    vae: Config | None = None,
+    text_encoder: Config | None = None,
+    scheduler: Config | None = None,
+    padding_side: str = "left",
+    seed: int = 0,
+) -> Path:
+    """Write a complete checkpoint of dev; arguments as of `make_flux2`."""
+    text = mistral3(seed + 2, **(_DEV_TEXT | (text_encoder or {})))
+    guided = {"guidance_embeds": True, **(transformer or {})}
+    Flux2Pipeline(
+        **_parts(seed, text.config.text_config.hidden_size, guided, vae, scheduler),
+        text_encoder=text,
+        tokenizer=mistral_tokenizer(padding_side),
+    ).save_pretrained(folder)
+    return folder
+
+
+def _parts(
+    seed: int,
+    width: int,
+    transformer: Config | None,
+    vae: Config | None,
+    scheduler: Config | None,
+) -> dict[str, Any]:
+    """Return the parts that dev and klein have in common.
+
+    Args:
+        width: features of the text encoder's hidden states.
+    """
+    image = flux2_vae(seed + 1, **(vae or {}))
+    sizes = {
+        "in_channels": 4 * image.config.latent_channels,
+        "joint_attention_dim": 3 * width,
+    }
+    return {
+        "scheduler": FlowMatchEulerDiscreteScheduler(**(SHIFTED | (scheduler or {}))),
+        "vae": image,
+        "transformer": flux2_transformer(seed + 3, **(sizes | (transformer or {}))),
+    }

@@ -61,22 +61,27 @@ VISION = {
 }
 
 
-def qwen_tokenizer(further: tuple[str, ...] = ()) -> Qwen2TokenizerFast:
-    """Byte-pair tokenizer of a few words, with the markers of a chat and its template.
-
-    Args:
-        further: markers; a model's vocabulary has room for five.
-    """
+def byte_pairs(words: str = WORDS) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges of a few words."""
     pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: list[tuple[str, str]] = []
-    for word in WORDS.split():
+    for word in words.split():
         head = "Ġ"
         for letter in word:
             if head + letter not in pieces:
                 merges.append((head, letter))
                 pieces.append(head + letter)
             head += letter
-    vocab = {piece: index for index, piece in enumerate(pieces)}
+    return {piece: index for index, piece in enumerate(pieces)}, merges
+
+
+def qwen_tokenizer(further: tuple[str, ...] = ()) -> Qwen2TokenizerFast:
+    """Byte-pair tokenizer of a few words, with the markers of a chat and its template.
+
+    Args:
+        further: markers; a model's vocabulary has room for five.
+    """
+    vocab, merges = byte_pairs()
     tokenizer = Qwen2TokenizerFast(
         vocab={**vocab, MARKERS[0]: len(vocab)}, merges=merges, chat_template=TEMPLATE
     )

@@ -45,7 +45,7 @@ class TokenizerReader(Shapes):
 
     clip_tokenizer = staticmethod(FILES.clip_tokenizer)
     t5_tokenizer = staticmethod(FILES.t5_tokenizer)
-    qwen_tokenizer = staticmethod(FILES.qwen_tokenizer)
+    chat_tokenizer = staticmethod(FILES.chat_tokenizer)
     gemma_tokenizer = staticmethod(FILES.gemma_tokenizer)
 
 
