@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import httpx
 
 from models.media.image_files import ImageFile
+from models.spec.embeddings import PROMPTS
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
 from models.spec.request_images import IMAGE_FIELDS, VIDEO_FIELDS, field_of, listed_paths
@@ -31,6 +34,9 @@ NO_SECRET = (
     " atelier webhooks create --tenant {tenant}"
 )
 
+SHORT_CHARS = 4000
+"""Length of all prompts up to which a request is resolved in the event loop. Hostile prompts of
+40,000 characters, which name embeddings, take 0.3 s."""
 TRANSPARENT = "has transparent pixels, which become white; send an opaque image for another colour"
 VIDEOS, MASK = ("control_video", "background_video"), "mask_video"
 """Fields of videos, of which a request has at most one, and of their mask."""
@@ -59,7 +65,7 @@ async def resolve_request(
     body = parsed.body
     spec = (await front.models.get(body.model, _point(caller, parsed))).spec
     offered = await front.loras.of(caller.tenant) if body.loras or spec.embedding_sizes else ()
-    fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
+    fields = await _resolved(front, parsed, body, spec, offered)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
     files = {path: image.file for path, image in images.items()}
@@ -67,11 +73,24 @@ async def resolve_request(
         raise Invalid(errors)
     _check_stored(images, await front.tenants.of(caller.tenant))
     if fields.task in spec.sized_by_image:
-        fields = _sized(front, parsed, files, spec, offered)
+        fields = await _sized(front, parsed, files, spec, offered)
     fields = replace(
         fields, warnings=[*caller.warnings, *fields.warnings, *_transparency_warnings(files)]
     )
     return ResolvedRequest(parsed, spec, fields, images)
+
+
+async def _resolved(
+    front: FrontEnd,
+    parsed: ParsedRequest,
+    body: GenerateRequest,
+    spec: ModelSpec,
+    offered: Sequence[Lora],
+) -> ResolvedFields:
+    """Resolve a request, in a thread if its prompts are long. Raises: Invalid."""
+    work = partial(resolve, body, spec, front.settings.limits, parsed.media_types, offered)
+    chars = sum(len(getattr(body, name) or "") for name in PROMPTS)
+    return work() if chars <= SHORT_CHARS else await asyncio.to_thread(work)
 
 
 def _point(caller: Caller, parsed: ParsedRequest) -> float:
@@ -162,7 +181,7 @@ def _sizing(files: Mapping[str, ImageFile], spec: ModelSpec) -> str:
     return ["image", *references][-1]
 
 
-def _sized(
+async def _sized(
     front: FrontEnd,
     parsed: ParsedRequest,
     files: Mapping[str, ImageFile],
@@ -173,7 +192,7 @@ def _sized(
     path = _sizing(files, spec)
     sized = with_size_of(parsed.body, files[path], spec)
     try:
-        return resolve(sized, spec, front.settings.limits, parsed.media_types, offered)
+        return await _resolved(front, parsed, sized, spec, offered)
     except Invalid as error:
         message = (
             f"has {sized.width} x {sized.height} pixels, rounded to multiples; send width and"

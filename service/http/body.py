@@ -40,7 +40,8 @@ async def read_json(
         Problem: raised by `hold` or the validation.
     """
     _check_type(request)
-    reader = await _read(request, max_bytes, hold)
+    with hold.receiving():
+        reader = await _read(request, max_bytes, hold)
     if reader.plain_bytes <= SHORT_BYTES:
         return validate(reader.finish())
     return await asyncio.to_thread(lambda: validate(reader.finish()))
@@ -75,8 +76,9 @@ async def read_bytes(request: Request, max_bytes: int, hold: Hold) -> bytes:
     """
     _check_encoding(request)
     data = bytearray()
-    async for chunk in _chunks(request, max_bytes, hold):
-        data += chunk
+    with hold.receiving():
+        async for chunk in _chunks(request, max_bytes, hold):
+            data += chunk
     return bytes(data)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.errors.problems import Busy, Unavailable
 from service.http.connection_limits import max_connections
+from service.http.upload_slots import ActiveUpload
 from service.settings.limits import LimitSettings
 from service.settings.server import ServerSettings
 
@@ -24,10 +28,21 @@ SMALL_BYTES = 2**14
 class SharedLimit:
     """Limited amount of a resource: `total` for all clients, `each` per client.
 
-    A client that holds nothing may exceed `each` with one request.
+    A client that holds nothing may exceed `each` with one request. If the total is reached, slow
+    uploads of other clients are evicted.
     """
 
-    def __init__(self, what: str, code: str, total: int, each: int) -> None:
+    def __init__(
+        self,
+        what: str,
+        code: str,
+        total: int,
+        each: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self.uploads: dict[ActiveUpload, Hold] = {}
+        """Bodies that are arriving."""
         self._what = what
         self._code = code
         self._total = total
@@ -55,16 +70,46 @@ class SharedLimit:
         """
         if not amount:
             return
-        if self.all and self.all + amount > self._total:
+        is_over = not is_first and self._held[client] + amount > self._each
+        is_full = self.all and self.all + amount > self._total
+        if is_full and (is_over or not self._make_room(client, amount)):
             detail = f"all clients together hold too many {self._what}; try again"
             raise Unavailable(detail, code=self._code, retry_after_s=RETRY_AFTER_S)
-        if not is_first and self._held[client] + amount > self._each:
+        if is_over:
             detail = (
                 f"your other requests hold too many {self._what}; try again when they have ended"
             )
             raise Busy(detail, code=self._code, retry_after_s=RETRY_AFTER_S)
         self._held[client] += amount
         self.all += amount
+
+    def _make_room(self, client: str, amount: int) -> bool:
+        """Evict slow uploads of other clients, the slowest first; return whether there is room."""
+        now = self._clock()
+        slow = [
+            upload
+            for upload in self.uploads
+            if upload.client != client and upload.is_slow(now) and not upload.is_evicted
+        ]
+        for upload in sorted(slow, key=lambda upload: upload.rate(now)):
+            self.uploads[upload].close()
+            upload.evict()
+            if not self.all or self.all + amount <= self._total:
+                return True
+        return False
+
+    @contextmanager
+    def receiving(self, hold: Hold) -> Iterator[None]:
+        """Mark a hold as that of a body that arrives now. Raises: Unavailable: it was evicted."""
+        upload = ActiveUpload(hold.client, asyncio.current_task(), self._clock())
+        self.uploads[upload] = hold
+        hold.upload = upload
+        try:
+            with upload.converting_eviction():
+                yield
+        finally:
+            hold.upload = None
+            del self.uploads[upload]
 
     def release(self, client: str, amount: int) -> None:
         """Release an amount that a client held."""
@@ -85,6 +130,8 @@ class Hold:
     shared: SharedLimit
     client: str
     amount: int = 0
+    upload: ActiveUpload | None = None
+    """Body that is arriving, whose bytes are held."""
 
     def __enter__(self) -> Hold:
         """Enter the block that holds the amount."""
@@ -102,6 +149,12 @@ class Hold:
         is_first = self.shared.held_by(self.client) == self.amount
         self.shared.acquire(self.client, amount, is_first=is_first)
         self.amount += amount
+        if self.upload:
+            self.upload.arrived(amount)
+
+    def receiving(self) -> AbstractContextManager[None]:
+        """Let the request be evicted if its body arrives slowly. Raises: Unavailable."""
+        return self.shared.receiving(self)
 
     def transfer(self) -> Hold:
         """Move the amount to a new hold, which another owner closes."""

@@ -22,6 +22,8 @@ CPU_S = 60
 """Processor time limit of one check."""
 WALL_S = 600.0
 """Wall time limit of one check, for busy machines with slow disks."""
+ANSWER_BYTES = 2**18
+"""Maximum size of an answer: the facts of 64 embeddings and some warnings have less."""
 
 
 class LoraFileError(ValueError):
@@ -75,7 +77,7 @@ async def check_lora(
     child = await _start(file.fileno(), expert or "", max_rank)
     try:
         async with asyncio.timeout(WALL_S):
-            line, _ = await child.communicate(layers.to_json())
+            line = await _ask(child, layers)
     except TimeoutError:
         raise LoraFileError("takes too long to read; is it an adapter?") from None
     finally:
@@ -96,6 +98,18 @@ async def check_lora(
     )
 
 
+async def _ask(child: Process, layers: ModelLayers) -> bytes:
+    """Return the child's answer; empty if it crashed, or answers more than a check does."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(layers.to_json())
+    with suppress(ConnectionError):
+        await child.stdin.drain()
+    child.stdin.close()
+    with suppress(ValueError):  # longer than the stream's limit
+        return await child.stdout.readline()
+    return b""
+
+
 async def _start(descriptor: int, expert: str, max_rank: int) -> Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(PROGRAM), str(IMPORT_ROOT)),
@@ -103,6 +117,7 @@ async def _start(descriptor: int, expert: str, max_rank: int) -> Process:
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,
+        limit=ANSWER_BYTES,
         pass_fds=(descriptor,),
         env=environment(),
         start_new_session=True,  # only the parent receives Ctrl-C

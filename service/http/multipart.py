@@ -140,6 +140,8 @@ class _Form:
         self._header = self._value = b""
         self._disposition = b""
         self._is_whole = False
+        self._framing_bytes = 0
+        """Number of bytes that belong to no part: boundaries, headers, what precedes the parts."""
         self._after_end = 0
         """Number of bytes after the last boundary, which are ignored."""
         with _malformed(LONG_BOUNDARY):
@@ -163,8 +165,14 @@ class _Form:
             if self._after_end > FRAMING_BYTES:
                 raise Malformed(f"the form is invalid: more than {FRAMING_BYTES} bytes follow it")
             return
+        self._framing_bytes += len(data)
         with _malformed(BROKEN_PARTS):
             self._parser.write(data)
+        if self._framing_bytes > FRAMING_BYTES:
+            raise Malformed(
+                f"the form is invalid: its boundaries and headers have more than {FRAMING_BYTES}"
+                " bytes; send fewer parts"
+            )
 
     def finish(self) -> None:
         """Check that the form is complete. Raises: Malformed."""
@@ -217,6 +225,7 @@ class _Form:
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         assert self._part is not None
+        self._framing_bytes -= end - start
         self._part.add(data[start:end])
 
     def _end(self) -> None:

@@ -39,6 +39,26 @@ class ActiveUpload:
         """Compute the upload's mean rate in bytes per second."""
         return self.bytes / max(now - self.began, 1e-9)
 
+    def is_slow(self, now: float) -> bool:
+        """Return whether it may be evicted because it is slow."""
+        return now - self.began >= GRACE_S and self.rate(now) < SLOW_BYTES_PER_S
+
+    def evict(self) -> None:
+        """End the upload, whose client gets an error."""
+        self.is_evicted = True
+        if self.task:
+            self.task.cancel()
+
+    @contextmanager
+    def converting_eviction(self) -> Iterator[None]:
+        """Convert the cancellation of an eviction to its problem. Raises: Unavailable."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.is_evicted and self.task and not self.task.uncancel():
+                raise _evicted() from None
+            raise
+
 
 class UploadSlots:
     """Slots for uploads: `total` for all clients, `each` per client.
@@ -71,11 +91,8 @@ class UploadSlots:
         upload = ActiveUpload(client, asyncio.current_task(), self._clock())
         self.uploads.append(upload)
         try:
-            yield upload
-        except asyncio.CancelledError:
-            if upload.is_evicted and upload.task and not upload.task.uncancel():
-                raise _evicted() from None
-            raise
+            with upload.converting_eviction():
+                yield upload
         finally:
             if not upload.is_evicted:
                 self.uploads.remove(upload)
@@ -100,10 +117,8 @@ class UploadSlots:
             detail = "all clients together upload too many files; try again"
             raise Unavailable(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
         slowest = min(evictable, key=lambda upload: upload.rate(now))
-        slowest.is_evicted = True
         self.uploads.remove(slowest)
-        if slowest.task:
-            slowest.task.cancel()
+        slowest.evict()
 
 
 def _evicted() -> Unavailable:

@@ -41,7 +41,8 @@ class LimitSettings(Section):
     """Maximum size of a request's body."""
     max_inflight_bytes: int = Field(256 * 2**20, gt=0)
     """Maximum total bytes of bodies being read or checked and of outputs being sent. One client (a
-    tenant, or without keys an address) may use half of it, and can always have one request."""
+    tenant, or without keys an address) may use half of it, and can always have one request. If the
+    total is reached, bodies of other clients that arrive at less than 1 MiB/s are ended."""
     max_image_pixels: int = Field(40_000_000, gt=0)
     """Maximum number of pixels of an input image, checked before decoding. The checking process may
     use 320 MiB and 24 bytes per pixel."""

@@ -12,6 +12,8 @@ from service.errors.problems import FieldError
 
 MAX_LISTED = 8
 """Maximum number of available adapters listed in an error."""
+MAX_COMPARED_CHARS = 40
+"""Length to which names are compared letter by letter."""
 
 Entry = Mapping[str, Any]
 """Adapter of a request: `name` and `scale`."""
@@ -120,11 +122,23 @@ def _unknown_adapter(
 
 
 def _nearest(name: str, available: Sequence[str]) -> str:
-    def unlikeness(other: str) -> tuple[float, str]:
-        return -SequenceMatcher(None, name.lower(), other.lower()).ratio(), other
+    """List adapters of similar names.
 
+    Comparing the order of letters costs the product of the lengths, so only a few are compared so.
+    """
+    letters = SequenceMatcher(None, "", name.lower())
+
+    def by_letters(other: str) -> tuple[float, str]:
+        letters.set_seq1(other.lower())
+        return -letters.quick_ratio(), other
+
+    def by_order(other: str) -> tuple[float, str]:
+        names = (text.lower()[:MAX_COMPARED_CHARS] for text in (name, other))
+        return -SequenceMatcher(None, *names).ratio(), other
+
+    nearest = sorted(sorted(available, key=by_letters)[:MAX_LISTED], key=by_order)
     rest = f" and {len(available) - MAX_LISTED} more" if len(available) > MAX_LISTED else ""
-    return ", ".join(sorted(available, key=unlikeness)[:MAX_LISTED]) + rest
+    return ", ".join(nearest) + rest
 
 
 def _too_high(chosen: Sequence[Lora], spec: ModelSpec) -> str:

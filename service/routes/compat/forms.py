@@ -90,7 +90,8 @@ async def read(
     """
     text_parts = {name: HeldPart(TEXT_BYTES, name, hold) for name in texts}
     file_parts = {name: FilesPart(max_bytes, name, hold) for name in files}
-    await read_form(request, {**text_parts, **file_parts}, max_bytes)
+    with hold.receiving():
+        await read_form(request, {**text_parts, **file_parts}, max_bytes)
     return Form(
         {name: part.text() for name, part in text_parts.items() if part.is_present},
         {name: data for name, part in file_parts.items() if (data := part.contents())},

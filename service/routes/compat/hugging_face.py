@@ -15,9 +15,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from service.errors.problems import FieldError, Invalid, Problem
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import JSON
+from service.jobs.model.job import Job
 from service.responses.render import job_headers, job_headers_on_errors
 from service.routes.compat import documents
-from service.routes.compat.call import ByBearer, documented
+from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint, CompatibleRequestBody
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.names import FieldNames
@@ -124,16 +125,21 @@ async def hugging_face_infer(
     The response is the file itself.
     """
     with call.waiting():
-        async with receive_request(call) as incoming:
-            name = await call.front.models.find(model)
-            body = await incoming.json(HuggingFaceRequest, lambda _: name)
-            job = await incoming.admit(to_generate_fields(name, body), names=_field_names(body))
+        job = await _admit(call, model)
         with job_headers_on_errors(job):
             job = await wait_for_success(call, job)
             hold = call.front.bodies.hold(call.client)
             (data, *_) = await read_output_files(call.front, job, hold)
     media_type = job.outputs[0].content_type
     return HeldResponse(data, hold, headers=job_headers(job), media_type=media_type)
+
+
+async def _admit(call: Call, model: str) -> Job:
+    """Admit a request; its body is not kept while the job runs. Raises: Problem."""
+    async with receive_request(call) as incoming:
+        name = await call.front.models.find(model)
+        body = await incoming.json(HuggingFaceRequest, lambda _: name)
+        return await incoming.admit(to_generate_fields(name, body), names=_field_names(body))
 
 
 def to_generate_fields(model: str, body: HuggingFaceRequest) -> dict[str, Any]:

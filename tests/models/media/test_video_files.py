@@ -63,7 +63,7 @@ def test_other_codecs_are_read(codec: str, container: str) -> None:
 
 @pytest.mark.parametrize("codec", ["libvpx", "libvpx-vp9"])
 def test_transparent_pixels_become_white(codec: str) -> None:
-    """As in images; those of a mask keep their colours."""
+    """Masks keep their colours, as images do."""
     data = transparent_video(codec)
     assert check(data, BOUNDS) == ImageFile("video/webm", 64, 48, 2, is_transparent=True)
     for lower, is_mask in (((255, 255, 255), False), ((200, 0, 0), True)):

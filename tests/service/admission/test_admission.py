@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from service.admission.parse import Caller, parse_body
 from service.errors.problems import Conflict, Invalid, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import BASE_VERSION, DEFAULT_TENANT, ENLARGER_VERSION, Job
+from service.validation.resolved_fields import ResolvedFields, resolve
 from tests.service.standin import MODEL, StandIn
 from tests.service.validation.test_hires import SMALL, TWO_STAGES
 from tests.service.validation.test_progressive import GROWING as OF_GROWTH
@@ -48,6 +50,21 @@ async def test_a_body_becomes_a_job(front: FrontEnd) -> None:
     job = await admitted(front, BODY)
     assert (job.request["prompt"], job.request["seed"], job.metadata) == ("a star", 3, {"of": "us"})
     assert await front.queue.get(job.id) is not None
+
+
+async def test_long_prompts_do_not_block_the_event_loop(
+    front: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_main: list[bool] = []
+
+    def recorded(*arguments: Any) -> ResolvedFields:
+        is_main.append(threading.current_thread() is threading.main_thread())
+        return resolve(*arguments)
+
+    monkeypatch.setattr("service.admission.resolve.resolve", recorded)
+    for prompt in ("a cat", "a cat " * 1000):
+        await admitted(front, {"prompt": prompt})
+    assert is_main == [True, False]
 
 
 async def test_idempotency_key_returns_the_first_job(front: FrontEnd) -> None:

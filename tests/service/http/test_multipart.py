@@ -20,7 +20,9 @@ from service.errors.problems import (
     UnsupportedMedia,
 )
 from service.http.form_parts import WRITE_BYTES, FilePart, MemoryPart
+from service.http.inflight_limits import SharedLimit
 from service.http.multipart import FRAMING_BYTES, read_form
+from service.routes.compat.forms import FilesPart
 
 TYPE = "multipart/form-data; boundary=edge"
 MAX_BYTES = 1000
@@ -98,6 +100,16 @@ async def refusal(read: Form, sent: Request) -> Problem:
     with pytest.raises(Problem) as error:
         await read.read(sent)
     return error.value
+
+
+async def test_many_empty_parts_are_refused() -> None:
+    """Each takes memory that no limit on the parts' bytes counts."""
+    limit = SharedLimit("bytes", "too_many", 2**20, 2**20)
+    files = FilesPart(2**20, "image", limit.hold("acme"))
+    body = form(*[part("image", b"")] * 10_000)
+    with pytest.raises(Malformed, match="send fewer parts"):
+        await read_form(request(cut(body, 2**16)), {"image": files})
+    assert len(files.files) < 2500
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ from tests.service.standin import SPEC
 
 OFFERED = [lora for lora in (*SPECS_LORAS.values(), *OTHER.loras.values()) if not lora.tenants]
 """Adapters offered to a tenant without access to `secret`."""
+
+
+COMPARED_S = 0.5
+"""Limit of the processor time of hostile names, which take 0.05 s."""
 
 
 def resolved(
@@ -132,6 +137,15 @@ def test_unknown_name_lists_adapters_by_similarity() -> None:
         "loras.0.name": "the model 'flux-demo' has no adapter 'oyl'; available: oil, ink",
         "loras.1.name": "the model 'flux-demo' has no adapter 'nik'; available: ink, oil",
     }
+
+
+def test_hostile_names_are_compared_quickly() -> None:
+    """All at full length would take three seconds in the event loop."""
+    names = ["a" * 98 + f"{number:02}" for number in range(100)]
+    many = [INK.model_copy(update={"name": name}) for name in names]
+    began = time.thread_time()
+    refused(*({"name": "a" * 199 + str(number)} for number in range(8)), offered=many)
+    assert time.thread_time() - began < COMPARED_S
 
 
 def test_long_list_of_names_is_truncated() -> None:

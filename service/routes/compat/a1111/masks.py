@@ -6,7 +6,7 @@ region was regenerated, the response contains the full image, and the job's outp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.media.image_files import ImageFileError
@@ -34,6 +34,19 @@ class MaskedRequest:
     image: bytes
     size: tuple[int, int]
     files: MaskedFiles
+
+    @property
+    def pasted(self) -> MaskedRequest | None:
+        """Files for pasting a generated region into the image; None: nothing is pasted."""
+        if self.files.box is None:
+            return None
+        return replace(self, files=replace(self.files, image=None, mask=None))
+
+    @property
+    def bytes(self) -> int:
+        """Size of the image and the files."""
+        texts = (self.files.image, self.files.mask, self.files.soft)
+        return len(self.image) + sum(len(text) for text in texts if text)
 
     @property
     def fields(self) -> dict[str, Any]:

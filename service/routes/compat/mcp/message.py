@@ -42,11 +42,21 @@ class Message:
         """
         if self._is_read:
             return await self._receive()
+        with self._hold.receiving():
+            reader = await self._read()
+        if reader is None:
+            return {"type": "http.disconnect"}
+        self._is_read = True
+        body = await asyncio.to_thread(lambda: self._body(reader.finish()))
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def _read(self) -> JsonReader | None:
+        """Read the body; None: the client disconnected. Raises: BodyTooLarge, Malformed; Busy."""
         reader, received_bytes, has_more = JsonReader(), 0, True
         while has_more:
             message = await self._receive()
             if message["type"] != "http.request":
-                return message
+                return None
             data, has_more = message.get("body", b""), message.get("more_body", False)
             received_bytes += len(data)
             if received_bytes > self._max_bytes:
@@ -56,9 +66,7 @@ class Message:
             for start in range(0, len(data), SLICE_BYTES):
                 reader.feed(data[start : start + SLICE_BYTES])
                 await asyncio.sleep(0)
-        self._is_read = True
-        body = await asyncio.to_thread(lambda: self._body(reader.finish()))
-        return {"type": "http.request", "body": body, "more_body": False}
+        return reader
 
     def _body(self, message: dict[str, Any]) -> bytes:
         """Return the shortened message for the MCP SDK. Raises: Malformed: no JSON-RPC message."""

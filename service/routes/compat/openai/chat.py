@@ -16,6 +16,7 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
+from service.routes.compat.light_bodies import without_images
 from service.routes.compat.names import renaming
 from service.routes.compat.openai.chat_answers import ChatCompletion, ChatEvents, to_completion
 from service.routes.compat.openai.chat_requests import (
@@ -55,9 +56,7 @@ DOCUMENTS = documents.operation(
 async def create_chat_completion(call: ByBearer) -> Response:
     """Generate an image from the last message of a chat, as `chat.completions.create`."""
     with call.waiting() as waiting:
-        async with receive_request(call) as incoming:
-            body = await incoming.json(ChatRequest)
-            job = await _admit(incoming, body)
+        job, body = await _received(call)
         with job_headers_on_errors(job):
             if body.stream:
                 options = body.stream_options
@@ -68,6 +67,13 @@ async def create_chat_completion(call: ByBearer) -> Response:
             return await _answer(call, await wait_for_success(call, job), body)
 
         return await json_once_ended(call, job, waiting, build)
+
+
+async def _received(call: Call) -> tuple[Job, ChatRequest]:
+    """Admit a request; return its job, and its body without images. Raises: Problem."""
+    async with receive_request(call) as incoming:
+        body = await incoming.json(ChatRequest)
+        return await _admit(incoming, body), without_images(body)
 
 
 async def _admit(incoming: IncomingRequest, body: ChatRequest) -> Job:

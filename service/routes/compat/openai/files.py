@@ -176,7 +176,8 @@ async def create_file(call: ByBearer) -> FileView | Response:
         async with _upload(call) as file:
             texts = {name: MemoryPart(TEXT_BYTES, name) for name in ("purpose", *EXPIRES)}
             parts: dict[str, Part] = {"file": file, **texts, **image.parts}
-            await read_form(call.request, parts, arrived=place.arrived)
+            with image.hold.receiving():
+                await read_form(call.request, parts, arrived=place.arrived)
             place.is_received = True
             if image.is_present:
                 return await image.answer()

@@ -21,6 +21,7 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
+from service.routes.compat.light_bodies import without_images
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
 from service.routes.compat.openai.image_admission import ImageOptions, admit_images, in_files
@@ -125,17 +126,22 @@ def _only(name: str, files: Sequence[bytes]) -> bytes:
 async def _generate(call: Call, read: Any, kind: Kind) -> Response:
     """Admit an OpenAI image request and respond with its images. Raises: Problem."""
     with call.waiting() as waiting:
-        async with receive_request(call) as incoming:
-            parsed = await read(incoming)
-            job = await admit_images(incoming, parsed)
-        if parsed.body.stream:
+        job, body = await _admit(call, read)
+        if body.stream:
             with job_headers_on_errors(job):
-                return stream_response(call, job, kind, parsed.body.partial_images or 0, waiting)
+                return stream_response(call, job, kind, body.partial_images or 0, waiting)
 
         async def build() -> Response:
-            return await _answer(call, await wait_for_success(call, job), parsed.body)
+            return await _answer(call, await wait_for_success(call, job), body)
 
         return await json_once_ended(call, job, waiting, build)
+
+
+async def _admit(call: Call, read: Any) -> tuple[Job, ImageRequest]:
+    """Admit a request; return its job, and its body without images. Raises: Problem."""
+    async with receive_request(call) as incoming:
+        parsed = await read(incoming)
+        return await admit_images(incoming, parsed), without_images(parsed.body)
 
 
 async def _answer(call: Call, job: Job, body: ImageRequest) -> Response:

@@ -18,6 +18,7 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
+from service.routes.compat.light_bodies import without_images
 from service.routes.compat.names import renaming
 from service.routes.compat.openai.chat_requests import names_in
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
@@ -64,9 +65,7 @@ DOCUMENTS = documents.operation(
 async def create_response(call: ByBearer) -> Response:
     """Generate an image from the input, as `responses.create` with the tool `image_generation`."""
     with call.waiting() as waiting:
-        async with receive_request(call) as incoming:
-            body = await incoming.json(ResponseRequest, _model_in_body)
-            job = await _admit(incoming, body)
+        job, body = await _received(call)
         with job_headers_on_errors(job):
             if body.stream:
                 partials = PartialImages(body.tool().partial_images or 0)
@@ -85,6 +84,13 @@ def _model_in_body(body: Mapping[str, Any]) -> Any:
         if isinstance(tool, dict) and tool.get("type") == TOOL and tool.get("model"):
             return tool["model"]
     return body.get("model")
+
+
+async def _received(call: Call) -> tuple[Job, ResponseRequest]:
+    """Admit a request; return its job, and its body without images. Raises: Problem."""
+    async with receive_request(call) as incoming:
+        body = await incoming.json(ResponseRequest, _model_in_body)
+        return await _admit(incoming, body), without_images(body)
 
 
 async def _admit(incoming: IncomingRequest, body: ResponseRequest) -> Job:

@@ -108,19 +108,24 @@ async def cancel_prediction(prediction_id: Id, call: ByBearer) -> Prediction:
 async def _create(call: Call, path: str | None) -> Response:
     wait_s = preferred_wait_s(call.request.headers.getlist("prefer"))
     with call.front.waits.holding(call.client, int(wait_s is not None)) as waiting:
-        async with receive_request(call) as incoming:
-            prediction_request = await incoming.json(
-                PredictionRequest, lambda body: model_in_body(call.front.models, body, path)
-            )
-            model = await named_model(call.front.models, prediction_request, path)
-            names = field_names(prediction_request)
-            fields = await with_size(call, to_generate_fields(prediction_request, model), names)
-            job = await incoming.admit(fields, names)
+        job = await _admit(call, path)
 
         async def build() -> Response:
             return await _created(call, job, wait_s or 0.0)
 
         return await json_once_ended(call, job, waiting, build, status=201)
+
+
+async def _admit(call: Call, path: str | None) -> Job:
+    """Admit a prediction; its body is not kept while the job runs. Raises: Problem."""
+    async with receive_request(call) as incoming:
+        prediction_request = await incoming.json(
+            PredictionRequest, lambda body: model_in_body(call.front.models, body, path)
+        )
+        model = await named_model(call.front.models, prediction_request, path)
+        names = field_names(prediction_request)
+        fields = await with_size(call, to_generate_fields(prediction_request, model), names)
+        return await incoming.admit(fields, names)
 
 
 async def _created(call: Call, job: Job, wait_s: float) -> Response:
