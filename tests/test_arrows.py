@@ -255,7 +255,7 @@ def test_a_breach_is_found(module: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_every_room_has_its_floor(package: str) -> None:
+def test_every_package_has_an_import_rank(package: str) -> None:
     folder = ROOT / package.replace(".", "/")
     rooms = {path.parent.name for path in folder.glob("*/__init__.py")} - {"demo"}
     floors = [*FLOORS[package]]

@@ -218,7 +218,7 @@ def test_other_kind_of_server_is_reported(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_reports_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     code, err = run(capsys, "generate", "a star", "--server", "http://127.0.0.1:1")
     assert code == atelier.EXIT_UNREACHABLE
     assert "http://127.0.0.1:1" in err

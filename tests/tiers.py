@@ -107,7 +107,7 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
     },
     "workers/plan/test_adapters.py": {"test_banks_add_only_their_own_memory": 1},
     "workers/plan/test_eight_bit.py": {
-        "test_memory_has_half_of_the_blocks_more_or_half_of_them_less": 1,
+        "test_eight_bit_weights_add_or_save_half_of_the_blocks_bytes": 1,
     },
     "workers/programs/test_host_copies.py": {"test_offloaded_weights_are_restored": 1},
     "workers/programs/test_unstack.py": {"test_unstacked_layers_give_the_same_image": 1},
@@ -136,7 +136,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "e2e/test_failures.py": (
         "test_job_survives_a_pool_crash",
         "test_unservable_model_does_not_stop_others",
-        "test_a_second_ctrl_c_ends_it_at_once",
+        "test_second_ctrl_c_exits_immediately",
         "test_supervisor_kill_leaves_no_process_and_loses_no_job",
         "test_overlapping_crashes_change_no_image",
         "test_killed_redis_restarts_and_running_jobs_continue",
@@ -175,7 +175,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "packaging/test_wheel.py": ("test_the_demo_makes_an_image",),
     "parallel/test_adapters.py": (),
     "parallel/test_controls.py": (),
-    "parallel/test_elastic.py": ("test_few_have_the_whole_slice_and_many_a_part_of_it_each",),
+    "parallel/test_elastic.py": ("test_few_rows_use_the_whole_slice_many_rows_parts_of_it",),
     "parallel/test_planned_cache.py": (),
     "parallel/test_step_cache.py": (),
     "parity/test_adapters_flux.py": (
@@ -238,7 +238,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/engine/test_engine_flux.py": (),
     "workers/engine/test_engine_wan.py": (),
     "workers/loading/test_shared_models.py": (
-        "test_each_leaves_room_for_the_others",
+        "test_slots_of_each_model_leave_memory_for_the_others",
         "test_models_of_other_families_are_swapped",
     ),
     "workers/loading/test_upscalers.py": ("test_a_plan_leaves_room_for_upscalers",),
@@ -246,7 +246,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/multihost/test_hires.py": (),
     "workers/multihost/test_processes.py": (
         "test_another_slice_resumes_the_job_of_a_killed_slice",
-        "test_followers_leave_a_leader_that_is_killed",
+        "test_followers_exit_if_the_leader_is_killed",
         "test_processes_exit_with_their_slice_and_jobs_survive[of four]",
     ),
     "workers/multihost/test_upscaling.py": (),
@@ -261,7 +261,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_two_time_shared_families_match_separate_ones",
     ),
     "workers/pool/test_upscaling_process.py": (),
-    "workers/programs/test_unstack.py": ("test_adapters_are_read_from_banks_that_stay_whole",),
+    "workers/programs/test_unstack.py": ("test_adapter_banks_are_not_unstacked",),
 }
 """Tests outside the gate, by file or folder below `tests`; empty: all tests in it."""
 

@@ -211,7 +211,7 @@ def test_video_has_equal_bytes_at_every_endpoint(
     assert data == video[0]
 
 
-def test_a_stream_has_previews_of_a_job_that_is_done_at_once(http: httpx.Client) -> None:
+def test_stream_of_a_fast_job_has_previews(http: httpx.Client) -> None:
     """The stream takes less time than the pool's `preview_every_s`."""
     with openai(http) as client:
         stream = client.images.generate(

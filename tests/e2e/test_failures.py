@@ -58,7 +58,7 @@ def test_supervisor_kill_leaves_no_process_and_loses_no_job(start: Start) -> Non
         assert len(client.job()["outputs"]) == 4
 
 
-def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
+def test_second_ctrl_c_exits_immediately(start: Start) -> None:
     pool = {"model": "tiny", "slots": 2, "drain_s": DRAIN_S}
     system = start(ATELIER_POOLS=json.dumps({"tiny": pool}))
     with Client(system.url) as client:

@@ -59,7 +59,7 @@ def test_generate_and_download_an_image(open_page: Open, tmp_path: Path) -> None
         assert image.size == (64, 64)
 
 
-def test_again_takes_another_seed_and_nothing_else(open_page: Open) -> None:
+def test_repeating_a_request_changes_the_seed_only(open_page: Open) -> None:
     page = open_page()
     make(page, "a star", num_inference_steps=3, seed=7)
     finished(page.locator(".card").first)

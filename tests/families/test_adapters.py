@@ -274,7 +274,7 @@ async def test_adapters_match_merged_weights(case: str, models: Models, layout: 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lora"])
-async def test_other_kinds_are_the_weights_that_they_are_merged_into(
+async def test_lokr_loha_and_dora_equal_merged_weights(
     kind: str, models: Models, layout: Layout
 ) -> None:
     """LoKr and LoHa become products; DoRA scales the vectors of the changed weights."""

@@ -17,7 +17,7 @@ from tests.families.test_adapters import (
     folder,
     is_left_out,
     models,
-    test_other_kinds_are_the_weights_that_they_are_merged_into,
+    test_lokr_loha_and_dora_equal_merged_weights,
     test_presets_and_images_combine_with_adapters,
     test_scales_by_steps_are_those_of_each_step,
 )
@@ -26,7 +26,7 @@ __all__ = [
     "folder",
     "is_left_out",
     "models",
-    "test_other_kinds_are_the_weights_that_they_are_merged_into",
+    "test_lokr_loha_and_dora_equal_merged_weights",
     "test_presets_and_images_combine_with_adapters",
     "test_scales_by_steps_are_those_of_each_step",
 ]

@@ -57,9 +57,7 @@ MORE_STEPS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 families whose schedules allow it."""
 
 
-def test_drafts_continue_with_more_steps_where_the_schedule_allows(
-    family: str, folder: Path
-) -> None:
+def test_drafts_continue_with_more_steps_if_the_schedule_allows(family: str, folder: Path) -> None:
     pipeline = loaded(family, folder, "float32")
     few, more, position, fields = MORE_STEPS.get(family, (STEPS, 2 * STEPS, 0, {}))
     request = {**pipeline.spec.defaults, **EVERY[family].least_request, "seed": 1, **fields}

@@ -85,7 +85,7 @@ def test_image_matches_diffusers(
 
 
 @pytest.mark.parametrize("spoiled", ["prompt", "seed"])
-def test_other_request_gives_another_image(
+def test_tolerances_distinguish_images_of_other_requests(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
 ) -> None:
     """Prove that the tolerances distinguish images."""

@@ -206,7 +206,7 @@ async def first_images(
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))
-def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
+def test_families_without_strength_reject_hires_fix(name: str, tmp_path: Path) -> None:
     spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
     assert spec.hires_upscalers == tuple(spec.enlargers), "of its own latents alone"
     begins = "strength" in spec.fields and spec.strength_needs == "image"

@@ -127,7 +127,7 @@ def _second(engine: Engine) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - WITH))
-def test_others_have_none(name: str, tmp_path: Path) -> None:
+def test_other_families_have_no_latent_upsampler(name: str, tmp_path: Path) -> None:
     spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
     assert not spec.enlargers
 

@@ -81,8 +81,8 @@ MECHANISMS: Mapping[str, Mechanism] = {
         f"{VARIANTS}::test_two_adapters_match_merged_weights",
     ),
     OTHER_KINDS: Mechanism(
-        f"{HERE}/test_adapters.py::test_other_kinds_are_the_weights_that_they_are_merged_into",
-        f"{VARIANTS}::test_other_kinds_are_the_weights_that_they_are_merged_into",
+        f"{HERE}/test_adapters.py::test_lokr_loha_and_dora_equal_merged_weights",
+        f"{VARIANTS}::test_lokr_loha_and_dora_equal_merged_weights",
     ),
     "LoRA by step": Mechanism(
         f"{HERE}/test_adapters.py::test_scales_by_steps_are_those_of_each_step",

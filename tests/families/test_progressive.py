@@ -110,7 +110,7 @@ async def test_batching_and_snapshots_change_no_bit(family: str, engine: Engine)
     assert not np.array_equal(plain.pixels, alone.pixels)
 
 
-async def test_its_passes_are_those_of_an_engine_without_any(family: str, engine: Engine) -> None:
+async def test_progressive_passes_equal_separate_engine_passes(family: str, engine: Engine) -> None:
     """Drawn by hand: the small steps' estimate is enlarged, and gets the noise of the exact
     image."""
     fields, pipeline = fields_of(family, engine), engine.pipeline
@@ -139,7 +139,7 @@ async def test_calibration_matches_the_engine(family: str, engine: Engine) -> No
     assert 0.5 < drawing.operations / full.operations < 1
 
 
-def test_its_rows_share_the_programs_of_exact_ones(family: str, engine: Engine) -> None:
+def test_progressive_rows_share_programs_with_exact_rows(family: str, engine: Engine) -> None:
     """Rows of both sizes share programs. The steps are those of one schedule, guided as a whole."""
     fields, pipeline = fields_of(family, engine), engine.pipeline
     first, second = prepared_passes(pipeline, fields, {})
@@ -197,6 +197,6 @@ async def test_sizes_may_share_the_steps_of_a_bucket(layout: Layout, tmp_path: P
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))
-def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
+def test_other_families_reject_progressive_presets(name: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"quality\.grows: uses progressive"):
         loaded(name, EVERY[name].least(tmp_path / name), "float32", qualities=PRESETS)

@@ -44,7 +44,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_near_tests_come_first_and_others_not_at_all(tree: Path) -> None:
+def test_mutants_run_nearby_tests_first_and_only_those(tree: Path) -> None:
     choice = Choice(tree)
     close_test, distant_test = "tests/models/test_sums.py", "tests/service/test_text.py"
     for file, chosen in (

@@ -160,7 +160,7 @@ def latents(engine: Engine, rows: Sequence[Row]) -> list[bytes]:
     return [np.asarray(state["latents"]).tobytes() for state in states_after(engine, rows)]
 
 
-async def test_rows_that_share_a_launch_of_a_layout_may_have_any_adapters(adapters: Any) -> None:
+async def test_rows_of_one_launch_may_have_different_adapters(adapters: Any) -> None:
     """The batch has as many rows as the layout steps in parallel. A row is the same alone and at
     either position.
     """

@@ -34,9 +34,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-async def test_rows_side_by_side_wait_for_each_other_and_change_no_bit(
-    name: str, pipeline: Pipeline
-) -> None:
+async def test_parallel_rows_with_controls_change_no_bit(name: str, pipeline: Pipeline) -> None:
     """Rows on two devices have different control networks, or one row has none."""
     by, requests = layout(**LAYOUTS[name]), mixed(NAME)[:5]
     engine = Engine(placed(pipeline, by), by, 4, exact(by.mesh.shape["data"]))

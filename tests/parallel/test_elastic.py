@@ -45,7 +45,7 @@ def steps_by_layout() -> Counter[str]:
     return counts
 
 
-async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path) -> None:
+async def test_few_rows_use_the_whole_slice_many_rows_parts_of_it(folder: Path) -> None:
     sharded = layout(context=4)
     pipeline: Pipeline = registry.load(
         "elastic", str(folder), "float32", {}, sharding=sharded.of_parameter

@@ -108,7 +108,7 @@ def test_keys_of_the_whole_model_and_its_head(tmp_path: Path) -> None:
     assert gap < TOLERANCE
 
 
-def test_layers_behind_the_last_state_are_not_there(tmp_path: Path) -> None:
+def test_layers_after_the_last_hidden_state_are_not_loaded(tmp_path: Path) -> None:
     """The file may omit the arrays of these layers."""
     reference = qwen3(3)
     reference.save_pretrained(tmp_path)
@@ -262,7 +262,7 @@ def test_vocabulary_and_merges_serve_too(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(ids, QwenTokenizer(folder, prompt).encode([plain], 30))
 
 
-def test_words_that_are_cut_are_the_users_own(folder: Path) -> None:
+def test_truncation_warning_lists_only_the_users_words(folder: Path) -> None:
     tokenizer = QwenTokenizer(folder, NOT_THINKING)
     chat_tokens = int(tokenizer.encode_with_mask([""], 64).mask.sum())
     words = "a red circle above the blue square"

@@ -139,7 +139,7 @@ def test_latents_and_pixels_are_those_of_diffusers(name: str, frames: int, tmp_p
     assert psnr(decoded, expected) > PSNR_DB
 
 
-def test_sides_and_frames_that_do_not_come_out_even(tmp_path: Path) -> None:
+def test_odd_sides_and_frame_counts_are_truncated_as_in_diffusers(tmp_path: Path) -> None:
     """Odd rows are dropped at each downsampling, and frames after the last whole group of four."""
     original = random_model(VARIANTS["more flags than halvings"])
     network = converted(original, tmp_path)

@@ -151,7 +151,7 @@ def test_video_matches_diffusers(pairs: Any, name: str, case: str) -> None:
     assert_the_same_clip(pair.drawn(chosen), pair.expected(chosen), SHAPE)
 
 
-def test_two_experts_take_the_steps_of_the_odd_checkpoint(pairs: Any) -> None:
+def test_vace_experts_share_the_steps_as_in_diffusers(pairs: Any) -> None:
     steps = pairs("odd").atelier.prepare({**REQUEST, **PROMPTED}, {}).steps
     assert [step.program.network for step in steps] == ["transformer"] + ["transformer_2"] * 3
 

@@ -236,9 +236,7 @@ async def test_a_large_body_is_refused_while_it_arrives(
     is_problem(await target.post("/v1/generate", content=endless(), headers=JSON), 413)
 
 
-async def test_a_body_that_never_ends_is_cut_off(
-    target: httpx.AsyncClient, settings: Settings
-) -> None:
+async def test_endless_body_is_cut_off(target: httpx.AsyncClient, settings: Settings) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -288,7 +286,7 @@ async def test_the_first_request_for_the_api_s_document(near: httpx.AsyncClient)
     assert (await near.get("/openapi.json")).status_code == 200
 
 
-async def test_many_invalid_images_at_once(target: httpx.AsyncClient) -> None:
+async def test_concurrent_invalid_images_are_rejected(target: httpx.AsyncClient) -> None:
     bodies = [CAT | {"image": encoded(bomb(50_000 + i))} for i in range(40)]
     answers = await asyncio.gather(*(target.post("/v1/generate", json=body) for body in bodies))
     for answer in answers:

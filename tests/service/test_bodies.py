@@ -112,7 +112,7 @@ def unfinished(server: Attacked, stack: ExitStack, count: int = CLIENTS) -> list
     return clients
 
 
-def test_unfinished_bodies_hold_no_more_than_their_share(server: Attacked) -> None:
+def test_unfinished_bodies_are_limited_per_client(server: Attacked) -> None:
     with ExitStack() as stack:
         server.stays_well(lambda: unfinished(server, stack), INFLIGHT + 2 * CLIENTS * MIB)
     while (status := status_of(server.send(request(b"{}")))) in (429, 503):
@@ -177,7 +177,7 @@ async def output_path(http: httpx.AsyncClient) -> str:
     return path
 
 
-async def test_slow_readers_hold_no_more_than_their_share(server: Attacked, pool: StandIn) -> None:
+async def test_slow_readers_are_limited_per_client(server: Attacked, pool: StandIn) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http:
         path = await output_path(http)
 

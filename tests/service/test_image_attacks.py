@@ -87,7 +87,7 @@ async def test_slow_images_delay_only_their_tenant(
         assert {(await task).status_code for task in attack} <= {202, 422}
 
 
-async def test_a_client_that_leaves_frees_its_place(
+async def test_disconnected_client_frees_its_image_check_slot(
     app: FastAPI, address: str, keys: ApiKeys, empty_redis: Redis
 ) -> None:
     async def is_killed() -> bool:

@@ -398,7 +398,7 @@ async def test_a_revoked_key_is_refused_within_its_age(
         assert (await http.get("/v1/jobs", headers=bearer(new))).status_code == 200
 
 
-async def test_a_good_key_is_remembered_for_its_age(
+async def test_valid_key_is_cached_for_max_age(
     settings: Settings, redis_url: str, queue: Queue, store: Store, keys: ApiKeys
 ) -> None:
     aged = create_app(with_keys(settings, redis_url, keys_age_s=3600), queue, store)

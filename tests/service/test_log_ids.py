@@ -54,7 +54,7 @@ def logged() -> Iterator[list[dict[str, str]]]:
 
 
 @pytest.mark.parametrize("door", ["/v1/generate"])
-async def test_all_lines_of_a_request_have_its_id_and_its_keys(
+async def test_log_lines_of_a_request_have_its_request_and_key_id(
     acme: httpx.AsyncClient,  # noqa: F811
     queue: Queue,
     pool: StandIn,

@@ -221,7 +221,7 @@ async def test_slots_rotate_over_tenants() -> None:
     assert limiter.free == 2 and not limiter.tenants
 
 
-async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
+async def test_slots_are_limited_per_host_and_tenant() -> None:
     limiter, most = FairLimiter(total=4, each=3, per_host=2), Counter[str]()
     now: Counter[str] = Counter()
 
@@ -281,7 +281,7 @@ async def calls_of(waiting: int) -> int:
     return calls
 
 
-async def test_a_place_costs_the_same_however_many_wait() -> None:
+async def test_acquiring_a_slot_takes_constant_time() -> None:
     assert await calls_of(800) < 5 * await calls_of(200)  # 4, and a constant part
 
 
@@ -331,7 +331,7 @@ async def test_a_webhook_is_sent_while_every_lookup_of_requests_hangs(
         await site.next()
 
 
-async def test_a_client_that_leaves_waits_for_no_lookup(
+async def test_disconnected_client_stops_waiting_for_a_lookup(
     app: FastAPI,
     settings: Settings,
     acme: httpx.AsyncClient,

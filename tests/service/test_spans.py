@@ -161,7 +161,7 @@ def test_hanging_collector_does_not_block_the_exit(silent: str) -> None:
     assert spans.begin("b") is INVALID_SPAN
 
 
-def test_the_same_claim_is_the_same_span(silent: str) -> None:
+def test_repeated_span_of_a_claim_has_the_same_id(silent: str) -> None:
     with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
         twice = [spans.begin("a", parent=GOOD, identity="job_1 1") for _ in range(2)]
         other = spans.begin("a", parent=GOOD, identity="job_1 2")

@@ -251,7 +251,7 @@ async def test_command_on_another_machine_is_audited_centrally(
     assert not [*laptop.rglob("audit")]
 
 
-def test_an_embedded_redis_keeps_acts_for_the_server_to_come(
+def test_embedded_redis_stores_audit_records_for_the_next_server(
     capsys: Capsys, tmp_path: Path
 ) -> None:
     """An act of `atelier keys` before the first `atelier up` is stored for the next server."""

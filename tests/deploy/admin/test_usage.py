@@ -127,7 +127,7 @@ def test_a_months_sums_by_tenant(capsys: pytest.CaptureFixture[str], ledger: Pat
         (("--from", "2026-11-30", "--to", "2026-11-30"), 1),
     ],
 )
-def test_which_records_count(
+def test_usage_report_counts_jobs_of_selected_records(
     capsys: pytest.CaptureFixture[str], ledger: Path, arguments: tuple[str, ...], jobs: int
 ) -> None:
     assert sum(row["jobs"] for row in rows(capsys, ledger, *arguments)) == jobs
@@ -297,7 +297,7 @@ def test_costs_are_those_of_the_rules(
     assert (head.split()[-1], line.split()[-1]) == ("COST", "0.09")
 
 
-def test_a_chip_without_a_price_is_named_and_costs_not_nothing(
+def test_chip_without_a_price_is_named_and_has_no_cost(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     write(tmp_path, a_record("2026-11-01T00:00:00"))

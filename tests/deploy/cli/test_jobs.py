@@ -116,7 +116,7 @@ async def test_error_is_printed_once(
     assert "Traceback" not in err
 
 
-async def test_a_file_that_cannot_be_written_leaves_the_job(
+async def test_unwritable_output_file_keeps_the_job(
     run: Run, pool: StandIn, tmp_path: Path
 ) -> None:
     (tmp_path / "frames").mkdir()

@@ -41,7 +41,7 @@ def test_json_is_one_file_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert line["parameters"] == parameters_of(recipe(prompt="a fox"))
 
 
-def test_a_file_that_says_nothing(
+def test_read_reports_a_file_without_recipe_and_reads_the_others(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent = tmp_path / "b.png"
@@ -58,6 +58,6 @@ def test_a_damaged_recipe(made: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "recipe cannot be read" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_reports_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert atelier.main(["read", str(tmp_path / "c.png")]) == atelier.EXIT_USAGE
     assert "can't read" in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_generated_files_are_current() -> None:
         assert (CHART / path).read_text() == content, path
 
 
-def test_its_defaults_are_those_of_the_values() -> None:
+def test_chart_defaults_equal_the_values_defaults() -> None:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     assert defaults.pop("models") == []
     assert Values.model_validate(defaults | {"models": [A_MODEL]}) == Values.model_validate(

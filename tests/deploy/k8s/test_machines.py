@@ -111,7 +111,7 @@ def assert_never_on_spot(pods: Pods) -> None:
     assert never in term["matchExpressions"]
 
 
-def test_a_pool_that_is_not_ready_holds_up_no_upgrade(objects: tuple[Object, ...]) -> None:
+def test_unready_pool_does_not_block_an_upgrade(objects: tuple[Object, ...]) -> None:
     for budget in of_kind(objects, "PodDisruptionBudget"):
         if name_of(budget).startswith("atelier-pool"):
             assert budget["spec"]["maxUnavailable"] == 1
@@ -137,7 +137,7 @@ def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
+def test_machine_type_fits_a_pod_per_chip(name: str) -> None:
     machine = MACHINES[name]
     assert f"--machine-type={machine.type} " in (REPOSITORY / "docs/operations/gke.md").read_text()
     for pods in pods_of(overlay(name), "pool"):

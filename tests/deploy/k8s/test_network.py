@@ -158,7 +158,7 @@ def test_other_traffic_is_denied(every_object: list[Object]) -> None:
                 assert block["cidr"] != "0.0.0.0/0" or set(block["except"]) == PRIVATE
 
 
-def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
+def test_memorystore_replaces_all_redis_objects(
     variants: dict[str, tuple[Object, ...]],
 ) -> None:
     with_pod, without = flows(overlay("gke-tpu-v6e")), flows(variants["memorystore"])

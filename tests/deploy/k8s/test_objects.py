@@ -297,7 +297,7 @@ def test_two_installs_share_nothing_of_the_cluster(name: str, tmp_path: Path) ->
     assert [len(cluster_names) for cluster_names in names] == [1 if name in GKE else 2] * 2
 
 
-def test_taking_it_away_leaves_no_volume_that_a_new_install_would_wait_for(
+def test_uninstall_leaves_no_blocking_volume(
     every_object: list[Object],
 ) -> None:
     """A PersistentVolume whose claim was deleted binds to no other claim."""
@@ -339,7 +339,7 @@ def check_rights(objects: tuple[Object, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", ROOT)
-def test_root_is_where_pools_are_and_nothing_else(name: str) -> None:
+def test_only_pools_run_as_root(name: str) -> None:
     objects, base = overlay(name), overlay(stands_on(name))
     assert {pods.component for pods in pods_of(objects) if pods.namespace == TPU} == {"pool"}
     assert {pods.component for pods in pods_of(objects) if pods.namespace != TPU} == {

@@ -129,7 +129,7 @@ async def test_other_credentials_are_rejected(address: str, tmp_path: Path) -> N
         await connect(RedisSettings(url=address))
 
 
-async def test_its_secret_is_read_again_when_it_changes(
+async def test_redis_pod_rereads_its_changed_secret(
     address: str, pod: Path, tmp_path: Path
 ) -> None:
     """Both passwords are valid while the Secret has two; no restart is needed."""

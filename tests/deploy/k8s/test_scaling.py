@@ -106,5 +106,5 @@ def test_alerts_have_the_aim_that_pools_are_scaled_by(name: str) -> None:
         assert models[model].cold_start_s > ModelSettings(source="another").cold_start_s
 
 
-def test_its_metrics_are_those_of_the_front_ends() -> None:
+def test_scaler_metrics_are_exported_by_front_ends() -> None:
     assert {*METRICS.values(), *UP} <= set().union(*metrics_page.pages().values())

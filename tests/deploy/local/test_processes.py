@@ -31,7 +31,7 @@ async def test_every_line_is_relayed_under_the_childs_name() -> None:
     assert sorted(lines) == [("it", "one"), ("it", "two")]
 
 
-async def test_a_line_without_end_does_not_stop_the_relay() -> None:
+async def test_child_output_relay_survives_a_line_without_end() -> None:
     lines: Lines = []
     assert await child("print('x' * 3_000_000); print('after')", lines).run() == 0
     assert lines[-1] == ("it", "after")

@@ -63,12 +63,12 @@ def test_one_tensor_for_several_leaves() -> None:
     assert source("blocks.o.kernel", 3, FUSED) is None
 
 
-def test_a_matrix_kept_the_other_way_round() -> None:
+def test_transposed_matrix_maps_to_a_kernel() -> None:
     assert target("projection", FUSED) == Target("projection.kernel", None, 1, transposed=True)
     assert source("projection.kernel", None, FUSED) == "projection"
 
 
-def test_source_spells_nothing_that_does_not_come_back() -> None:
+def test_source_returns_none_for_unmapped_paths() -> None:
     assert source("blocks.v.kernel", 3, RULES) is None
     assert source("head.bias", None, RULES) is None
 

@@ -169,7 +169,7 @@ def test_unreachable_store_is_not_a_checkpoint_error() -> None:
     assert len(tries) == 3
 
 
-def test_a_file_that_others_read_is_fetched_whole(server: Server, stored: Path) -> None:
+def test_file_read_by_other_libraries_is_downloaded(server: Server, stored: Path) -> None:
     path = resolve_file(URL, whole=True)
     assert path.read_bytes() == DATA
     assert resolve_file(f"s3://{BUCKET}/one").name == "weights.safetensors"

@@ -42,7 +42,7 @@ def test_usual_sizes_share_few_rungs(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "buckets", [FLUX, TokenBuckets(4096, 0.01, 18432), TokenBuckets(60, 0.3, 384)]
 )
-def test_no_step_does_more_than_it_may(buckets: TokenBuckets) -> None:
+def test_padding_stays_within_the_allowed_extra_work(buckets: TokenBuckets) -> None:
     for tokens in range(1, 12_000):
         rung = buckets.padded_tokens(tokens)
         assert rung >= tokens
@@ -54,7 +54,7 @@ def test_the_default_size_is_a_rung() -> None:
     assert TokenBuckets(4095, 0.06, 18432).padded_tokens(4095) == 4095
 
 
-def test_sizes_too_small_to_be_padded_have_their_own() -> None:
+def test_small_sizes_have_their_own_bucket() -> None:
     assert [FLUX.padded_tokens(tokens) for tokens in (7, 8, 9)] == [7, 8, 9]
 
 

@@ -90,7 +90,7 @@ def test_panoramas_are_bounded_by_their_pixels(name: str, tmp_path: Path) -> Non
     assert longest[0] // 32 <= MAX_RATIO * (longest[1] // 32), "the image encoder would refuse it"
 
 
-def test_an_edit_behind_a_mask_is_priced_by_its_own_size(tmp_path: Path) -> None:
+def test_masked_edit_is_priced_by_the_request_size(tmp_path: Path) -> None:
     published.write("qwen-image-edit", tmp_path)
     spec = registry.load("q", str(tmp_path), "bfloat16", {}, reader=SHAPES).spec
     edit = {"width": 2048, "height": 1024, "image": "a"}

@@ -29,7 +29,7 @@ def test_every_noise_is_that_of_the_larger_image() -> None:
 
 
 @pytest.mark.parametrize("smaller", [(96, 96), (80, 64), (48, 32), (8, 8)])
-def test_its_variance_is_that_of_noise_at_any_scale(smaller: tuple[int, int]) -> None:
+def test_shrunk_noise_has_unit_variance_at_any_scale(smaller: tuple[int, int]) -> None:
     h, w = (side // 8 for side in smaller)
     samples = [ShrunkGenerator(seed, (96, 96), smaller).randn((16, h, w)) for seed in range(64)]
     count = 64 * 16 * h * w

@@ -114,12 +114,12 @@ def test_original_keys_match_the_folder(root: Path, tmp_path: Path, prefix: str)
 
 
 @pytest.mark.parametrize("name", ["edges", "small", "union"])
-def test_diffusers_keys_without_a_config_give_it_too(root: Path, name: str) -> None:
+def test_config_is_inferred_from_diffusers_keys(root: Path, name: str) -> None:
     """The number of heads of a union's kinds is not in the arrays; the published value is used."""
     assert_the_folders(root / name / WEIGHTS, root / name, unet_config(root))
 
 
-def test_an_array_too_few_is_named(root: Path, tmp_path: Path) -> None:
+def test_missing_control_array_is_named(root: Path, tmp_path: Path) -> None:
     file = write_cldm(root / "edges", tmp_path / "edges.safetensors")
     remaining = load_file(file)
     del remaining["control_model.zero_convs.4.0.bias"]

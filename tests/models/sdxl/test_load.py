@@ -149,7 +149,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ],
 )
-def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
+def test_invalid_or_unfitting_components_are_rejected_by_name(
     folder: Path, component: str, change: dict[str, Any], named: str
 ) -> None:
     file = folder / component

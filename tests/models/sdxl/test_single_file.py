@@ -234,7 +234,7 @@ def test_an_sdxl_of_another_training_is_refused(
         single_file.check(other)
 
 
-def test_the_file_says_how_it_was_trained(tmp_path: Path) -> None:
+def test_single_file_markers_set_the_prediction_type(tmp_path: Path) -> None:
     base = {"prediction_type": "epsilon", "beta_start": 0.00085}
     for marks, changes in (
         (["x"], {}),

@@ -32,7 +32,7 @@ CONTROLLED = SPEC.model_copy(update={"controls": KINDS})
         ({}, {"refiner": {}}, 0.5),
     ],
 )
-def test_work_is_that_of_the_steps_that_read_it(
+def test_control_work_counts_the_active_steps(
     control: dict[str, Any], further: dict[str, Any], work: float
 ) -> None:
     """Rounded up to an eighth. A refiner's steps read no controls."""

@@ -42,7 +42,7 @@ def test_without_names_only_introduced_ones_are_mentions() -> None:
     assert not any(item.is_known for item in mentions("embedding:bad", ()))
 
 
-def test_many_names_and_a_long_prompt_take_little_time() -> None:
+def test_searching_many_names_in_a_long_prompt_is_fast() -> None:
     """CPU time grows with the names in the prompt, not with all names."""
     names = [f"name {number}" for number in range(10_000)]
     text = "a cat, embedding:other, " * 400 + "name 7"

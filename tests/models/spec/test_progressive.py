@@ -34,7 +34,7 @@ def listed(*sizes: Size) -> ModelSpec:
     return GROWING.model_copy(update={"sizes": Sizes(mode="listed", listed=sizes)})
 
 
-def test_the_first_steps_are_smaller_and_the_others_begin_with_an_image() -> None:
+def test_progressive_request_splits_into_small_and_full_size_passes() -> None:
     first, second = passes(FIELDS, GROWING)
     assert second is not None
     assert (first["width"], first["height"], first[PROGRESSIVE]) == (
@@ -104,7 +104,7 @@ def test_hires_fix_keeps_its_passes() -> None:
     assert (first["width"], second["width"]) == (128, 256)
 
 
-def test_the_last_release_reads_a_spec_without_such_presets() -> None:
+def test_previous_release_reads_a_spec_without_progressive_presets() -> None:
     """The last release would reject the optimization; this version reads all presets."""
     written = json.loads(GROWING.model_dump_json())
     assert set(written["qualities"]) == {"fast"}

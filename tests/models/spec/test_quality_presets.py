@@ -97,7 +97,7 @@ def test_exact_steps_are_unchanged() -> None:
     assert Quality().key == ""
 
 
-def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
+def test_first_last_and_step_kind_changes_run_in_full() -> None:
     """After a change of expert, the cache would contain another expert's or other prompts'
     residuals.
     """

@@ -24,7 +24,7 @@ def test_reuse_weights_the_last_whole_step() -> None:
     ]  # fmt: skip
 
 
-def test_the_first_step_and_those_after_a_turn_run_whole_and_look_no_further_back() -> None:
+def test_plan_runs_first_step_and_step_kind_changes_in_full() -> None:
     changes = [step == 4 for step in range(8)]
     weights = plan(1, 2, estimate="taylor").weights(changes)
     assert [any(step_weights) for step_weights in weights] == [
@@ -41,7 +41,7 @@ def test_the_first_step_and_those_after_a_turn_run_whole_and_look_no_further_bac
     assert weights[5] == (1.0, 0.0), "only one whole step of this step kind precedes"
 
 
-def test_magnitudes_are_those_of_the_step_against_the_last_whole_one() -> None:
+def test_magnitude_estimate_is_the_ratio_to_the_last_full_step() -> None:
     magnitude_plan = plan(0, 2, steps=4, estimate="magnitude", magnitudes=(1.0, 2.0, 4.0, 5.0))
     assert magnitude_plan.weights(NO_TURN[:4]) == [(0.0,), (2.0,), (0.0,), (1.25,)]
     stretched = magnitude_plan.weights(NO_TURN)
@@ -123,7 +123,7 @@ def test_invalid_plan_is_rejected_with_its_reason(wrong: dict[str, Any], said: s
         Quality.model_validate({"step_cache": {"kind": "planned", **wrong}})
 
 
-def test_plans_that_look_equally_far_back_share_batches() -> None:
+def test_plans_of_equal_depth_share_batches() -> None:
     def key(cache: PlannedCache) -> str:
         return Quality(step_cache=cache).key
 

@@ -47,7 +47,7 @@ def test_tile_overlap_repeats_image_pixels(shape: tuple[int, int], multiple: int
     assert np.array_equal(canvas.image(), image.repeat(2, 0).repeat(2, 1))
 
 
-def test_no_more_than_a_band_is_held_in_floats() -> None:
+def test_canvas_holds_one_band_of_tiles_in_float() -> None:
     canvas = Canvas(np.zeros((640, 96, 3), np.uint8), 32, 4)
     floats = [
         array for array in vars(canvas).values() if getattr(array, "dtype", None) == np.float32

@@ -178,7 +178,7 @@ def test_an_accelerator_convolves_volumes(platform: str, axes: int) -> None:
     assert len(result.split("x")) - 1 == axes
 
 
-def test_the_norm_of_nothing_is_nothing() -> None:
+def test_rms_norm_of_zeros_is_zero_with_finite_gradient() -> None:
     """The gradient is finite too: padding consists of zeros, and training differentiates through
     them.
     """

@@ -56,7 +56,7 @@ def test_absent_key_has_the_diffusers_default() -> None:
     assert not config.is_residual
 
 
-def test_flags_behind_the_last_halving_do_not_count() -> None:
+def test_resampling_flags_after_the_last_halving_are_ignored() -> None:
     """The encoder reads the flags from the front, the decoder from the back."""
     config = VideoVaeConfig.from_dict({"dim_mult": [1, 2], "temperal_downsample": [False, True]})
     assert (config.downsamples, config.upsamples) == ((False,), (True,))

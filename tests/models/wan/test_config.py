@@ -39,7 +39,7 @@ def test_defaults_are_those_of_the_large_one() -> None:
     assert config.axes_dims_rope == (44, 42, 42)
 
 
-def test_as_many_channels_out_as_in_where_none_are_named() -> None:
+def test_output_channels_default_to_input_channels() -> None:
     assert WanConfig(in_channels=7, out_channels=None).velocity_channels == 7
 
 

@@ -15,7 +15,7 @@ def test_the_high_noise_expert_serves_down_to_the_boundary_and_at_it() -> None:
     assert served == ["transformer", "transformer", "transformer_2", "transformer_2"]
 
 
-def test_without_a_boundary_the_first_one_serves_always() -> None:
+def test_first_expert_runs_all_steps_without_boundary() -> None:
     assert Experts(BOTH, None).at(np.float32(0)) == "transformer"
 
 

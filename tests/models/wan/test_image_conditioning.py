@@ -102,7 +102,7 @@ def test_networks_without_an_image_embedding_use_only_latents() -> None:
     ) == {"image"}
 
 
-def test_the_first_frame_fills_its_latent_and_the_last_one_a_quarter_of_its_own() -> None:
+def test_mask_of_first_frame_fills_its_latent_last_frame_a_quarter() -> None:
     mask = known_frames(3, 4, with_last=False)
     assert mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
     mask = known_frames(3, 4, with_last=True)

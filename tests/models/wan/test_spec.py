@@ -69,7 +69,7 @@ def test_sides_of_unlike_patches_have_a_common_multiple() -> None:
 
 
 @pytest.mark.parametrize("patch", [1, 2, 3])
-def test_frames_are_those_that_make_whole_tokens(patch: int) -> None:
+def test_frame_counts_divide_into_whole_tokens(patch: int) -> None:
     grid = Grid(4, 8, (patch, 2, 2), 32)
     limits = limits_of(grid)
     counts = range(limits.min_frames, limits.max_frames + 1, limits.frames_multiple)
@@ -94,7 +94,7 @@ def test_fields_are_those_that_the_checkpoint_can_serve() -> None:
     assert fields_of(text(expand_timesteps=True)) & extra == {"image"}
 
 
-def test_schedulers_are_those_that_know_a_flow(tmp_path: Path) -> None:
+def test_wan_spec_lists_flow_schedulers(tmp_path: Path) -> None:
     names = set(spec(tmp_path, text()).schedulers)
     assert {"unipc", "dpmpp_2m", "flow_match_euler"} <= names
     assert "ddim" not in names

@@ -99,7 +99,7 @@ def test_returned_memory_is_reused() -> None:
     assert pool.take(BLOCK).ctypes.data == small.ctypes.data
 
 
-def test_no_more_memory_waits_than_it_may() -> None:
+def test_pending_transfers_respect_the_memory_limit() -> None:
     pool = BufferPool(most=2 * BLOCK)
     lent = [pool.take(BLOCK) for _ in range(3)]
     for memory in lent:

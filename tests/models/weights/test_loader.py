@@ -485,7 +485,7 @@ class TestPlacement:
 
 
 class TestFaults:
-    def test_all_named_at_once(self, tmp_path: Path) -> None:
+    def test_load_error_names_all_mismatched_keys(self, tmp_path: Path) -> None:
         arrays = tensors()
         del arrays["layers.1.fc.weight"], arrays["point.bias"]
         arrays["layers.3.fc.weight"] = np.zeros((130, 5), np.float32)

@@ -52,7 +52,7 @@ async def test_revoked_key_is_removed(keys: ApiKeys) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["", "*", "a b", "-a", "ü", "a:b", "x" * 65, "a\n"])
-async def test_names_that_no_tenant_may_have(keys: ApiKeys, tenant: str) -> None:
+async def test_invalid_tenant_names_are_rejected(keys: ApiKeys, tenant: str) -> None:
     with pytest.raises(ValueError, match="is not a valid tenant name"):
         await keys.create(tenant)
     assert await keys.all() == []

@@ -165,7 +165,7 @@ async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn)
         (jsonl(line(1, output={"inline": True})), "invalid_request", "output.inline"),
     ],
 )
-async def test_a_wrong_line_fails_the_batch_before_any_job_is_made(
+async def test_invalid_line_fails_the_batch_before_any_job_is_created(
     client: AsyncOpenAI, pool: StandIn, bad: bytes, code: str, param: str | None
 ) -> None:
     content = jsonl(line(0)) + b"\n" + bad
@@ -319,7 +319,7 @@ async def test_exceeded_limits_return_conflicts(client: AsyncOpenAI) -> None:
             )  # fmt: skip
 
 
-async def test_a_batch_has_room_for_its_results(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_batch_reserves_files_for_its_results(client: AsyncOpenAI, pool: StandIn) -> None:
     files = [await client.files.create(file=jsonl(line(0)), purpose="batch") for _ in range(11)]
     with pytest.raises(openai.ConflictError, match="12 files"):
         await begin_with(client, files[0].id)
@@ -375,7 +375,7 @@ async def stored_job(queue: Queue, job: Job) -> Job:
     return current
 
 
-async def test_an_ended_batch_leaves_after_its_time(
+async def test_ended_batch_is_deleted_after_retention(
     client: AsyncOpenAI, queue: Queue, pool: StandIn
 ) -> None:
     batch = await reached(client, await begin(client, line(0)), "completed")

@@ -110,7 +110,7 @@ async def test_each_hour_is_a_file(queue: Queue, store: Store) -> None:
     assert await queue.redis.xlen(keys.LEDGER) == 0
 
 
-async def test_an_hour_that_is_not_over_waits(queue: Queue, store: Store) -> None:
+async def test_ledger_file_of_the_current_hour_is_not_due(queue: Queue, store: Store) -> None:
     job, _ = await queue.put(a_job())
     await queue.cancel(job.id)
     assert await move_all(queue, store) == 0
@@ -129,7 +129,7 @@ async def test_a_busy_hour_has_several_files(
 
 @pytest.mark.processes
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_killed_front_end_leaves_nothing_out_and_nothing_twice(
+async def test_killed_ledger_mover_neither_loses_nor_repeats_records(
     queue: Queue, store: Store, settings: Settings, redis_url: str, when: str
 ) -> None:
     jobs = [*await write(queue.redis, 1, 5), *await write(queue.redis, 2, 5)]
@@ -164,7 +164,7 @@ async def test_failing_store_is_retried(
     assert await stored(store) == jobs
 
 
-async def test_two_that_write_the_same_file_write_it_once(queue: Queue, store: Store) -> None:
+async def test_two_writers_of_a_ledger_file_write_it_once(queue: Queue, store: Store) -> None:
     """The first writer loses its lease and continues, at any point of the second writer's
     progress."""
     jobs = await write(queue.redis, 1, 5)
@@ -184,7 +184,7 @@ async def test_two_that_write_the_same_file_write_it_once(queue: Queue, store: S
     assert [json.loads(line)["job"] for line in gzip.decompress(lines).splitlines()] == jobs
 
 
-async def test_many_front_ends_share_the_work(
+async def test_front_ends_share_the_ledger_files(
     queue: Queue, store: Store, settings: Settings, redis_url: str, empty_redis: Redis
 ) -> None:
     jobs = [job for hour in range(1, 9) for job in await write(queue.redis, hour, 20)]

@@ -12,7 +12,7 @@ from tests.service.standin import MODEL, SPEC
 LONG_S = 1_000.0
 
 
-async def test_new_model_is_visible_at_once(queue: Queue) -> None:
+async def test_newly_registered_model_is_found_immediately(queue: Queue) -> None:
     """The copy may be old only for models that it contains."""
     models = Models(queue, LONG_S)
     with pytest.raises(Unavailable, match="no model is registered"):

@@ -65,7 +65,7 @@ async def test_files_leave_with_their_job(
     await queue.close()
 
 
-async def test_a_store_that_is_away_holds_up_no_job(
+async def test_unavailable_store_does_not_delay_requeued_jobs(
     settings: Settings, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     folder = tmp_path / "store"

@@ -60,7 +60,9 @@ async def test_a_preflight_is_answered_without_a_key(closed: httpx.AsyncClient) 
     assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_a_page_reads_which_job_it_made(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_cross_origin_page_can_read_the_job_header(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     answer = await http.post("/v1/generate", json=CAT, headers={"Origin": STUDIO})
     assert answer.headers["access-control-allow-origin"] == STUDIO
     exposed = answer.headers["access-control-expose-headers"]
@@ -101,7 +103,7 @@ async def test_a_page_reads_that_something_failed_here(
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_page_reads_that_it_called_another_host(http: httpx.AsyncClient) -> None:
+async def test_cross_origin_page_can_read_the_misdirected_error(http: httpx.AsyncClient) -> None:
     wrong = {"Origin": STUDIO, "Host": "elsewhere.example"}
     answer = await http.get("/v1/models", headers=wrong)
     assert answer.status_code == 421

@@ -185,7 +185,7 @@ async def test_hanging_files_of_a_tenant_delay_no_other_tenant(checks: ImageChec
     await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_a_client_that_leaves_takes_its_child_with_it(checks: ImageChecks) -> None:
+async def test_disconnected_client_ends_its_check_process(checks: ImageChecks) -> None:
     pid = await stopped_child(checks)
     check = asyncio.create_task(checks.check(GOOD, "acme"))
     await asyncio.sleep(0)
@@ -257,7 +257,7 @@ async def test_a_mask_is_white_where_a_file_is_transparent(checks: ImageChecks) 
 
 
 @pytest.mark.parametrize(("data", "said"), [(GOOD, "no alpha channel"), (GOOD[:60], "broken")])
-async def test_a_mask_that_cannot_be_made_says_why(
+async def test_failed_mask_extraction_states_the_reason(
     checks: ImageChecks, data: bytes, said: str
 ) -> None:
     with pytest.raises(ImageFileError, match=said):

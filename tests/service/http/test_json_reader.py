@@ -30,7 +30,9 @@ def in_pieces(body: bytes, size: int) -> dict[str, Any]:
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), st.integers(1, 9), st.booleans())
-def test_pieces_make_the_same_object(value: dict[str, Any], size: int, is_ascii: bool) -> None:
+def test_json_in_pieces_parses_to_the_same_object(
+    value: dict[str, Any], size: int, is_ascii: bool
+) -> None:
     body = json.dumps(value, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
     assert in_pieces(body, size) == json.loads(body)
 

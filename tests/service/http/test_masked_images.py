@@ -51,7 +51,7 @@ def halves(size: tuple[int, int] = (100, 80)) -> Image.Image:
     ],
     ids=["as it is", "margin", "wider", "higher", "corner", "shifted inside", "whole"],
 )
-def test_the_part_has_all_that_is_masked_in_the_models_shape(
+def test_crop_box_covers_the_mask_in_the_models_aspect_ratio(
     masks: Box, size: tuple[int, int], padding: int, box: Box
 ) -> None:
     assert box_of(mask_of(masks), InpaintSettings(size, padding_px=padding)) == box
@@ -100,7 +100,7 @@ def test_unchanged_whole_image_is_not_copied() -> None:
     assert (result.image, result.mask, result.box) == (None, None, None)
 
 
-def test_inpainted_part_is_composited_into_the_whole_image() -> None:
+def test_inpainted_region_is_pasted_into_the_image() -> None:
     image, mask = halves(), mask_of((20, 20, 40, 40))
     part = prepare_inputs(image, mask.convert("RGB"), InpaintSettings(SIZE, padding_px=4))
     assert part.box == (16, 16, 44, 44) and part.soft is not None

@@ -82,7 +82,7 @@ async def test_parts_are_read_with_any_chunking(size: int) -> None:
     assert (read.name.text(), read.file.bytes) == ("Größe", len(DATA[8:]))
 
 
-async def test_a_large_file_never_waits_in_memory_as_a_whole() -> None:
+async def test_large_form_file_is_not_buffered_in_memory() -> None:
     waiting = []
 
     class Out(io.BytesIO):
@@ -173,7 +173,9 @@ async def test_a_boundary_that_is_too_long_is_malformed() -> None:
         ("file", [part("file", b""), part("file", b"")], "occurs twice"),
     ],
 )
-async def test_parts_are_known_and_there_once(name: str, parts: list[bytes], said: str) -> None:
+async def test_unknown_or_repeated_form_parts_are_rejected(
+    name: str, parts: list[bytes], said: str
+) -> None:
     problem = await refusal(Form(), request([form(*parts)]))
     assert isinstance(problem, Invalid)
     assert [(error.field, error.message) for error in problem.errors] == [(name, said)]
@@ -212,7 +214,7 @@ async def test_an_endless_file_ends_with_the_refusal() -> None:
     assert isinstance(problem, BodyTooLarge) and len(reads) == MAX_BYTES // 100 + 1
 
 
-async def test_a_form_that_is_declared_too_large_is_not_read() -> None:
+async def test_form_with_too_large_content_length_is_not_read() -> None:
     reads: list[int] = []
     sent = request(endless(reads), expect="100-continue", content_length=str(10**9))
     problem = await refusal(Form(), sent)

@@ -31,7 +31,7 @@ def test_ranges_of_ten_bytes(header: str | None, part: tuple[int, int] | None) -
 
 
 @pytest.mark.parametrize("header", ["bytes=10-", "bytes=10-12", "bytes=-0"])
-def test_a_range_behind_the_end(header: str) -> None:
+def test_range_after_the_end_is_not_satisfiable(header: str) -> None:
     with pytest.raises(RangeNotSatisfiable) as error:
         parse(header, 10)
     assert error.value.headers == {"Content-Range": "bytes */10"}

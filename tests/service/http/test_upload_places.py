@@ -101,7 +101,7 @@ async def test_active_uploads_keep_their_slots(
     assert not any(task.done() for task in four)
 
 
-async def test_a_client_that_leaves_gives_its_place_back(
+async def test_disconnected_client_releases_its_upload_slot(
     places: UploadSlots, four: list[asyncio.Task[None]]
 ) -> None:
     four[0].cancel()

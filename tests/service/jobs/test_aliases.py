@@ -27,7 +27,7 @@ def test_versions_are_chosen_by_weight() -> None:
     assert alias.leading(alias.candidates({R1, R2}, ())) == R1
 
 
-def test_a_version_that_is_not_ready_gets_nothing() -> None:
+def test_version_that_is_not_ready_gets_no_jobs() -> None:
     alias = Alias(weights={R1: 90, R2: 10})
     assert draw_counts(alias, {R2}, {R1, R2}) == {R2: 1000}
     assert draw_counts(alias, set(), {R1, R2}) == {R1: 900, R2: 100}, "jobs wait for workers"

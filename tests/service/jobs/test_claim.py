@@ -78,7 +78,7 @@ async def test_no_slots_no_claims(queue: Queue) -> None:
     assert await queue.claim("pool", MODEL, 0, wait_s=60) == []
 
 
-async def test_a_job_is_left_to_other_workers(connect: Connect) -> None:
+async def test_claim_leaves_an_avoided_job_to_other_workers(connect: Connect) -> None:
     patient, hasty = await connect(affinity_s=3600), await connect(affinity_s=0)
     left = await put(patient, avoid="one")
     (alone,) = await patient.claim("one", MODEL, 1)
@@ -119,7 +119,7 @@ async def test_released_job_wakes_a_waiting_claim(connect: Connect) -> None:
     assert ids(await asyncio.wait_for(waiting, 10)) == [job_id]
 
 
-async def test_waiting_ends_with_its_time(queue: Queue) -> None:
+async def test_claim_without_jobs_returns_after_wait_s(queue: Queue) -> None:
     start = time.monotonic()
     assert await queue.claim("pool", MODEL, 4, wait_s=0.05) == []
     assert time.monotonic() - start >= 0.05
@@ -270,7 +270,7 @@ async def test_a_tenants_bound_counts_second_passes(queue: Queue) -> None:
     assert sorted(buckets) == ["", "large 0"], "warm jobs are not limited"
 
 
-async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
+async def test_max_compiling_bounds_a_tenant_over_all_workers(
     queue: Queue,
 ) -> None:
     for n in range(600):

@@ -103,7 +103,7 @@ async def test_a_deletion_leaves_the_account(queue: Queue) -> None:
     assert not await queue.spent(unknown, ClaimUsage(9, 9))
 
 
-async def test_a_claim_that_is_over_is_charged_with_its_job(queue: Queue) -> None:
+async def test_device_seconds_of_an_ended_claim_are_charged_to_its_job(queue: Queue) -> None:
     """A worker that released the job goes on compiling while another runs it."""
     first = await claimed(queue)
     await queue.release(first, spent=ClaimUsage(1, 1))

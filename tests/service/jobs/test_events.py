@@ -87,7 +87,7 @@ async def test_events_are_delivered_while_they_happen(
     assert received[-1].data == data
 
 
-async def test_a_lost_job_is_queued_again(queue: Queue, hasty: Queue) -> None:
+async def test_reclaimed_job_emits_a_queued_event(queue: Queue, hasty: Queue) -> None:
     job, _ = await queue.put(a_job())
     await hasty.claim("dead", MODEL, 1)
     await queue.reap()
@@ -126,7 +126,7 @@ async def test_unknown_jobs_have_no_events(queue: Queue) -> None:
     assert await collect(queue, a_job()) == []
 
 
-async def test_previews_come_in_order_and_leave_at_the_end(
+async def test_previews_are_ordered_and_deleted_at_the_end(
     queue: Queue, empty_redis: Redis
 ) -> None:
     job, _ = await queue.put(a_job())

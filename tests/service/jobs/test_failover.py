@@ -280,7 +280,7 @@ async def test_a_demoted_primary_is_left(tmp_path: Path) -> None:
         assert [item.job.id for item in await woken] == [third.id]
 
 
-async def test_a_claim_that_a_failover_lost_shares_no_fence(tmp_path: Path) -> None:
+async def test_fence_is_unique_after_a_failover_lost_a_claim(tmp_path: Path) -> None:
     """Equal fences would let two workers own the job's files."""
     async with (
         held_replica(tmp_path) as (endpoint, line, primary, replica),
@@ -328,7 +328,7 @@ async def test_no_sentinel_is_forgotten(tmp_path: Path) -> None:
             assert first == sentinels[1].port
 
 
-async def test_sentinels_that_know_no_such_primary(tmp_path: Path) -> None:
+async def test_unknown_primary_name_of_sentinels_is_reported(tmp_path: Path) -> None:
     async with pair(tmp_path) as (primary, _), watched(tmp_path, primary) as sentinels:
         url = url_of(sentinels).replace("/atelier", "/another")
         with pytest.raises(RedisUnreachable, match=r"reports a primary .* the name at the end"):

@@ -82,7 +82,7 @@ async def test_record_has_owner_outputs_and_place(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["finish", "pause", "fail", "cancel", "delete", "expire"])
-async def test_each_end_is_recorded_once(queue: Queue, how: str) -> None:
+async def test_ledger_records_each_job_end_once(queue: Queue, how: str) -> None:
     stop = {"stop_at_step": 9} if how == "pause" else {}
     claim = await claimed(queue, request={"prompt": PROMPT, **stop})
     for _ in range(2):

@@ -35,7 +35,7 @@ async def test_pages_cover_all_newest_first(queue: Queue, limit: int) -> None:
     assert await walk(queue, limit) == ids[::-1]
 
 
-async def test_pages_hold_still_while_jobs_come_in(queue: Queue) -> None:
+async def test_job_pages_are_stable_while_jobs_are_added(queue: Queue) -> None:
     ids = await put(queue, 6)
     page = await queue.list(limit=3)
     await put(queue, 5)
@@ -125,7 +125,7 @@ async def test_filters(queue: Queue, only: JobFilter, places: list[int]) -> None
     assert await all_pages(queue, only) == [ids[place] for place in reversed(places)]
 
 
-async def test_a_model_is_known_by_its_name_in_the_request(queue: Queue) -> None:
+async def test_list_filters_by_the_requested_model_name(queue: Queue) -> None:
     """The filter ignores the base model whose workers run the job."""
     job, _ = await queue.put(a_job(request={"model": "lightning"}))
     plain, _ = await queue.put(a_job())
@@ -148,7 +148,7 @@ async def test_by_time(queue: Queue) -> None:
     assert [job.id for job in page] == ids[:1], "the earlier bound counts"
 
 
-async def test_a_rare_one_among_many_is_found_in_bounded_steps(queue: Queue) -> None:
+async def test_rare_job_is_found_over_several_bounded_pages(queue: Queue) -> None:
     """Each page examines a bounded number of jobs and may be empty; the last page has no cursor."""
     rare, _ = await queue.put(a_job(metadata={"rare": "1"}))
     await put(queue, LIST_SCAN_LIMIT + 50)

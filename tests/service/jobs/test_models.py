@@ -95,7 +95,7 @@ async def test_a_model_without_pools_is_forgotten_after_its_time(
     assert list(await queue.models()) == [a_spec.name]
 
 
-async def test_a_model_is_kept_by_its_jobs(
+async def test_unregistered_model_with_jobs_is_not_forgotten(
     queue: Queue, forgetful: Queue, a_spec: ModelSpec
 ) -> None:
     await queue.register("a", a_spec, ready=True)
@@ -133,7 +133,7 @@ async def test_the_newest_spec_counts(queue: Queue, a_spec: ModelSpec) -> None:
     assert (await queue.models())[a_spec.name].spec == newer
 
 
-async def test_a_pool_that_falls_silent_leaves(
+async def test_worker_without_heartbeat_is_removed(
     connect: Connect, a_spec: ModelSpec, empty_redis: Redis
 ) -> None:
     dies, lives, facts = await connect(lease_s=0.1), await connect(), PoolFacts("a", 4)

@@ -127,7 +127,7 @@ async def test_forgotten_cost_is_not_refunded(queue: Queue) -> None:
     assert_shares(await served(queue, 40), {"sly": 1, "plain": 1})
 
 
-async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
+async def test_released_claims_do_not_reduce_a_tenants_share(queue: Queue, hasty: Queue) -> None:
     await put(queue, "unlucky", 200, cost=1.0)
     await put(queue, "lucky", 200, cost=1.0)
     for _ in range(50):
@@ -149,7 +149,7 @@ async def test_batch_rotates_over_tenants_of_the_bucket(queue: Queue) -> None:
         assert len(jobs_by_tenant) == MANY, "a job of each tenant before a second of any"
 
 
-async def test_riders_are_found_behind_many_tenants_without_jobs_of_the_bucket(
+async def test_same_bucket_jobs_are_found_after_many_other_tenants(
     connect: Connect,
 ) -> None:
     queue = await connect(affinity_s=60)
@@ -257,7 +257,7 @@ async def test_guaranteed_deadline_waits_only_for_earlier_ones(
     assert order == [before, guaranteed, after]
 
 
-async def test_a_job_that_the_pool_may_not_take_holds_up_no_guaranteed_deadline(
+async def test_unclaimable_job_does_not_block_guaranteed_deadlines(
     connect: Connect,
 ) -> None:
     """The first job in turn waits to be compiled for; later jobs do not overtake the guaranteed
@@ -295,7 +295,7 @@ async def test_slowness_is_per_bucket(queue: Queue) -> None:
     assert [claim.job.id for claim in await serve(queue)] == [clip]
 
 
-async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -> None:
+async def test_slow_worker_finds_jobs_after_many_it_skips(queue: Queue) -> None:
     """Jobs that the slow worker can run do not wait for those that it cannot, of any tenant."""
     for tenant in "abc":
         await put(queue, tenant, 40, deadline_at=time.time() + 60, run_s=40.0)
@@ -306,7 +306,7 @@ async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -
     assert await serve(queue, slowness=2.0) == []
 
 
-async def test_slow_pool_takes_jobs_that_it_can_finish_in_time(queue: Queue) -> None:
+async def test_slow_worker_claims_jobs_it_can_finish_in_time(queue: Queue) -> None:
     """Five of ten seconds' work remain: at half the speed they fit into fifteen."""
     await put(queue, "a", deadline_at=time.time() + 15, run_s=10.0, steps=4)
     (claim,) = await queue.claim("pool", MODEL, 1)

@@ -77,7 +77,7 @@ async def test_low_priority_job_is_preempted_for_a_shorter_one(queue: Queue) -> 
         "of a cold bucket it waits for another pool", "another model's",
     ],
 )  # fmt: skip
-async def test_jobs_that_preempt_nothing(queue: Queue, picture: dict[str, Any]) -> None:
+async def test_jobs_that_do_not_preempt(queue: Queue, picture: dict[str, Any]) -> None:
     clip = await running(queue, CLIP)
     await put(queue, PICTURE, **picture)
     assert await preempt(queue, clip) is None
@@ -91,7 +91,7 @@ async def test_jobs_that_preempt_nothing(queue: Queue, picture: dict[str, Any]) 
     [{"soonest_s": 3.9}, {"held": []}, {"held": [Preemptible("job", 1, LEFT_S, 1)]}, {"free": -1}],
     ids=["a slot is free soon", "nothing has run for long", "held no more", "more than its slots"],
 )
-async def test_these_pools_put_nothing_aside(queue: Queue, full: dict[str, Any]) -> None:
+async def test_workers_that_do_not_preempt(queue: Queue, full: dict[str, Any]) -> None:
     clip = await running(queue, CLIP)
     await put(queue, PICTURE)
     assert await preempt(queue, clip, **full) is None
@@ -112,7 +112,7 @@ async def test_a_deadline_that_would_be_missed(queue: Queue) -> None:
     assert first.job.id == urgent.id
 
 
-async def test_a_deadline_of_the_held_one_is_not_broken(queue: Queue) -> None:
+async def test_preemption_does_not_break_the_running_jobs_deadline(queue: Queue) -> None:
     tight = await running(queue, CLIP, **soon(LEFT_S + 50), run_s=LEFT_S)
     await put(queue, PICTURE, priority=HIGH)
     assert await preempt(queue, tight) is None, "the released job would be claimed first"
@@ -141,9 +141,7 @@ async def test_lowest_priority_and_longest_job_is_preempted(queue: Queue) -> Non
     assert await preempt(queue, *claims, held=held) == (claims[2].job.id, picture.id)
 
 
-async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
-    queue: Queue, empty_redis: Redis
-) -> None:
+async def test_queue_position_ages_while_waiting_only(queue: Queue, empty_redis: Redis) -> None:
     clip = await running(queue, CLIP)
     assert clip.job.started_at is not None
     place = float(await empty_redis.hget(keys.job(clip.job.id), "place"))
@@ -213,7 +211,7 @@ async def test_job_with_a_snapshot_may_start_later(queue: Queue, empty_redis: Re
 
 
 @pytest.mark.parametrize("credit_s", [0, 20, 300])
-async def test_next_claim_takes_the_job_that_preempted(
+async def test_next_claim_takes_the_preempting_job(
     connect: Connect, empty_redis: Redis, credit_s: float
 ) -> None:
     """Random queues: tenants ahead or behind, deadlines, warm and cold buckets, several images,
@@ -239,7 +237,7 @@ async def test_next_claim_takes_the_job_that_preempted(
     assert made >= 6, "too few preemptions"
 
 
-async def test_room_is_made_for_a_warm_job_behind_hundreds_that_may_not_be_compiled_for(
+async def test_compiled_job_preempts_after_hundreds_that_may_not_compile(
     queue: Queue,
 ) -> None:
     clip = await running(queue, CLIP, tenant="other")

@@ -63,7 +63,7 @@ async def test_clock_set_back_keeps_the_order(queue: Queue, empty_redis: Redis) 
     ]
 
 
-async def test_a_full_queue_refuses_more_of_that_model(connect: Connect) -> None:
+async def test_full_queue_rejects_jobs_of_that_model(connect: Connect) -> None:
     queue = await connect(max_queued=2)
     job = a_job()
     for each in (job, a_job()):
@@ -88,14 +88,14 @@ async def test_full_queue_admits_tenants_below_their_share(
         await queue.put(a_job(tenant="light"))
 
 
-async def test_the_bound_holds_for_puts_at_once(connect: Connect) -> None:
+async def test_queue_limit_holds_for_concurrent_puts(connect: Connect) -> None:
     queue = await connect(max_queued=5)
     answers = await asyncio.gather(*(queue.put(a_job()) for _ in range(20)), return_exceptions=True)
     assert sum(isinstance(answer, QueueFull) for answer in answers) == 15
     assert len(await queue.list(limit=100)) == 5
 
 
-async def test_the_same_key_gives_the_first_job(queue: Queue) -> None:
+async def test_idempotency_key_returns_the_first_job(queue: Queue) -> None:
     first, new = await queue.put(a_job(), idempotency_key="k", digest="d")
     again, newer = await queue.put(a_job(), idempotency_key="k", digest="d")
     assert (new, newer) == (True, False)
@@ -113,7 +113,7 @@ async def test_the_same_key_with_another_body_is_refused(queue: Queue) -> None:
     assert len(await queue.list(limit=10)) == 1
 
 
-async def test_a_known_key_is_answered_by_a_full_queue_too(connect: Connect) -> None:
+async def test_known_idempotency_key_is_answered_by_a_full_queue(connect: Connect) -> None:
     queue = await connect(max_queued=1)
     first, _ = await queue.put(a_job(), idempotency_key="k", digest="d")
     assert await queue.put(a_job(), idempotency_key="k", digest="d") == (first, False)
@@ -126,7 +126,7 @@ async def test_tenants_do_not_share_keys(queue: Queue) -> None:
     assert first.id != second.id
 
 
-async def test_one_of_many_concurrent_puts_is_new(connect: Connect) -> None:
+async def test_concurrent_puts_with_one_key_create_one_job(connect: Connect) -> None:
     queues = [await connect() for _ in range(2)]
     answers = await asyncio.gather(
         *(queues[i % 2].put(a_job(), idempotency_key="k", digest="d") for i in range(30))
@@ -135,7 +135,7 @@ async def test_one_of_many_concurrent_puts_is_new(connect: Connect) -> None:
     assert len({job.id for job, _ in answers}) == 1
 
 
-async def test_a_key_leaves_with_its_job(queue: Queue) -> None:
+async def test_idempotency_key_is_deleted_with_its_job(queue: Queue) -> None:
     first, _ = await queue.put(a_job(), idempotency_key="k", digest="d")
     await queue.delete(first.id)
     second, new = await queue.put(a_job(), idempotency_key="k", digest="e")

@@ -56,7 +56,7 @@ async def test_waiting_jobs_are_counted_over_all_models(queue: Queue) -> None:
     assert (await refused(queue, two)).quota == "queued"
 
 
-async def test_the_bound_holds_for_puts_at_once(queue: Queue) -> None:
+async def test_quota_holds_for_concurrent_puts(queue: Queue) -> None:
     five = TenantSettings(max_queued=5)
     puts = (put(queue, five) for _ in range(20))
     answers = await asyncio.gather(*puts, return_exceptions=True)
@@ -229,7 +229,7 @@ async def test_any_history_adds_up(queue: Queue, connect: Connect, empty_redis: 
     assert 0 < await empty_redis.ttl(USED) <= HOUR_S + MINUTE_S
 
 
-async def test_without_quotas_nothing_is_kept(queue: Queue, empty_redis: Redis) -> None:
+async def test_without_quotas_no_usage_is_stored(queue: Queue, empty_redis: Redis) -> None:
     job = await put(queue, TenantSettings(weight=2))
     (claim,) = await queue.claim("pool", MODEL, 1)
     await finish(queue, claim, 1)

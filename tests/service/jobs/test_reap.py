@@ -39,7 +39,7 @@ async def test_lapsed_job_keeps_its_position(queue: Queue, hasty: Queue) -> None
     assert await queue.finish(again[0], [], USAGE)
 
 
-async def test_a_job_that_kills_its_pools_is_set_aside(hasty: Queue) -> None:
+async def test_job_that_crashes_workers_fails(hasty: Queue) -> None:
     job, _ = await hasty.put(a_job())
     for pool, step in (("first", 7), ("second", 9)):
         (claim,) = await hasty.claim(pool, MODEL, 1)
@@ -199,7 +199,7 @@ async def check_waits_for_its_pools(url: str, job: Job) -> None:
     await queue.close()
 
 
-async def test_restarted_server_waits_for_its_pools(tmp_path: Path) -> None:
+async def test_reap_waits_for_workers_after_a_redis_restart(tmp_path: Path) -> None:
     """The server was down for longer than the leases last."""
     with embedded(tmp_path) as url:
         job = await claimed(url)
@@ -208,7 +208,7 @@ async def test_restarted_server_waits_for_its_pools(tmp_path: Path) -> None:
         await check_waits_for_its_pools(url, job)
 
 
-async def test_a_server_that_stood_still_waits_for_its_pools(tmp_path: Path) -> None:
+async def test_reap_waits_for_workers_after_a_redis_pause(tmp_path: Path) -> None:
     """The server was stopped for longer than the leases last, and received no renewals."""
     with embedded(tmp_path) as url:
         job = await claimed(url)

@@ -129,7 +129,7 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("command", FORBIDDEN, ids=" ".join)
-async def test_the_user_may_do_nothing_else(
+async def test_redis_user_is_denied_other_commands(
     secure: RedisSettings, command: tuple[str, ...]
 ) -> None:
     async with connection.client(secure) as redis:
@@ -137,7 +137,7 @@ async def test_the_user_may_do_nothing_else(
             await redis.execute_command(*command)
 
 
-async def test_a_password_that_changes_in_its_file(
+async def test_changed_password_file_is_reread(
     secure: RedisSettings, empty_redis: Redis, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
@@ -198,7 +198,7 @@ async def test_a_password_is_rotated_while_clients_work(
         await queue.close()
 
 
-async def test_the_next_password_is_tried_where_the_first_one_is_refused(
+async def test_second_password_is_tried_if_the_first_is_rejected(
     secure: RedisSettings, empty_redis: Redis
 ) -> None:
     both = changed(secure, next_password="new")

@@ -155,7 +155,7 @@ def test_an_exemplar_is_a_recorded_trace(
     assert spans.exemplar_of(traceparent) == label
 
 
-def test_ends_that_a_script_makes_have_exemplars_too() -> None:
+def test_job_ends_by_scripts_have_exemplars() -> None:
     registry = CollectorRegistry()
     metrics, trace = JobMetrics(registry), "c" * 32
     parent = {"parent": f"00-{trace}-{'b' * 16}-01"}

@@ -166,7 +166,7 @@ async def test_refused_bodies_count_for_the_model_they_name(
     assert counts == {MODEL: 1}
 
 
-async def test_refused_bodies_without_a_known_model_count_for_none(
+async def test_refused_bodies_with_unknown_model_are_labeled_unknown(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
     for spec in (SPEC, VIDEO):

@@ -216,7 +216,7 @@ def test_every_histogram_has_both_kinds(registry: CollectorRegistry) -> None:
     assert [metric.name for metric in families if not isinstance(metric, NativeFamily)] == []
 
 
-def test_labels_that_went_take_their_native_buckets_along() -> None:
+def test_removed_labels_drop_their_native_buckets() -> None:
     registry = CollectorRegistry()
     histogram = Histogram("h", "H.", ("m",), registry=registry)
     histogram.labels("x").observe(1)

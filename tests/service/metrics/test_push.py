@@ -116,7 +116,7 @@ def test_push_repeats_with_fresh_values(registry: CollectorRegistry) -> None:
         until(lambda: received(collector)[series("asked")].value >= 3, "a third one")
 
 
-def test_a_registry_that_fails_once_is_pushed_again(registry: CollectorRegistry) -> None:
+def test_failed_push_is_repeated(registry: CollectorRegistry) -> None:
     failures = [ValueError("not now")]
     gauge = Gauge("asked", "Asked.", registry=registry)
 
@@ -146,7 +146,7 @@ def test_hanging_collector_does_not_block_the_exit(registry: CollectorRegistry) 
         assert left.daemon and SHUTDOWN_TIMEOUT_S < 10
 
 
-def test_a_refresh_that_hangs_does_not_keep_the_last_push(registry: CollectorRegistry) -> None:
+def test_hanging_refresh_does_not_prevent_the_last_push(registry: CollectorRegistry) -> None:
     requested = threading.Event()
 
     def refresh() -> Future[Any]:

@@ -91,7 +91,7 @@ async def test_crashed_command_stays_begun(
 
 
 @pytest.mark.parametrize("outcome", ["begun", "failed"])
-async def test_an_end_that_is_stored_is_never_replaced(
+async def test_stored_audit_outcome_is_never_replaced(
     acts: CommandActs, empty_redis: Redis, store: Store, outcome: str
 ) -> None:
     """Neither an older record from a backup nor a forged one in Redis replaces it."""
@@ -102,7 +102,7 @@ async def test_an_end_that_is_stored_is_never_replaced(
     assert await stored(store) == [done] and not await acts.all()
 
 
-async def test_records_wait_for_a_store_that_is_away(
+async def test_audit_records_wait_for_an_unavailable_store(
     acts: CommandActs, empty_redis: Redis, store: Store, tmp_path: Path
 ) -> None:
     records = [a_record(id=f"{number:012x}") for number in range(3)]

@@ -72,7 +72,7 @@ def test_jpeg_and_webp_have_it_as_the_comment_of_a_user(content_type: str) -> No
     assert comment == b"UNICODE\0" + parameters_of(PLAIN).encode("utf-16-be")
 
 
-def test_gif_has_it_as_a_comment_and_still_loops() -> None:
+def test_gif_stores_the_recipe_as_comment_and_loops() -> None:
     image = Image.open(io.BytesIO(embed(bare("image/gif"), "image/gif", PLAIN)))
     assert image.info["comment"].decode() == parameters_of(PLAIN)
     assert image.info["loop"] == 0
@@ -87,7 +87,7 @@ def test_webp_lossy_and_lossless_keep_their_size(quality: int) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["image/png", "image/jpeg", "image/webp"])
-def test_the_mark_is_where_others_look_for_it(content_type: str) -> None:
+def test_xmp_packet_has_iptc_and_creator_properties(content_type: str) -> None:
     image = Image.open(io.BytesIO(embed(bare(content_type), content_type, PLAIN)))
     root = ElementTree.fromstring(image.info["xmp"].decode().split("?>", 1)[1])
     tags = {node.tag: node.text for node in root.iter()}

@@ -53,7 +53,7 @@ def test_numbers_keep_all_digits() -> None:
     assert (parsed["CFG scale"], parsed["Denoising strength"]) == ("7.1234567", "1")
 
 
-def test_steps_of_a_models_own_upscaler_are_its_own() -> None:
+def test_hires_steps_of_a_models_enlarger_are_recorded() -> None:
     enlarger = Enlarger(scale=2, second={"num_inference_steps": 3})
     spec = SPEC.model_copy(update={"enlargers": {"own": enlarger}})
     hires = {"width": 80, "height": 48, "upscaler": "own"}

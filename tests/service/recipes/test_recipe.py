@@ -9,7 +9,7 @@ from tests.service.recipes.examples import REQUEST, recipe
 from tests.service.standin import SPEC
 
 
-def test_the_request_of_a_recipe_makes_that_image_again() -> None:
+def test_recipe_request_reproduces_its_image() -> None:
     made = recipe()
     body = {name: value for name, value in made.request.items() if name != "scheduler"}
     again = GenerateRequest.model_validate({**body, "loras": REQUEST["loras"]})

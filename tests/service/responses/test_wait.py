@@ -17,7 +17,7 @@ async def slowly(gates: list[asyncio.Event]) -> AsyncIterator[int]:
         yield number
 
 
-async def test_items_come_with_ticks_between_them() -> None:
+async def test_keep_alives_are_yielded_between_items() -> None:
     gates = [asyncio.Event(), asyncio.Event()]
     gates[0].set()
     received = []
@@ -51,7 +51,7 @@ async def test_error_of_the_items_is_raised() -> None:
     assert received == [1, "broken"]
 
 
-async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
+async def test_lost_cancellation_of_a_task_is_repeated() -> None:
     async def deaf_once() -> None:
         try:
             await asyncio.sleep(LONG_S)

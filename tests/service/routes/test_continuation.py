@@ -170,7 +170,7 @@ async def test_invalid_continuation_is_named(
 
 
 @pytest.mark.parametrize("stop", [4, 5])
-async def test_images_stop_before_their_last_step(
+async def test_audition_pauses_at_its_stop_step(
     http: httpx.AsyncClient, queue: Queue, stop: int
 ) -> None:
     await queue.register("pool", SPEC, ready=True)
@@ -188,7 +188,7 @@ async def test_only_a_paused_job_can_be_continued(http: httpx.AsyncClient, pool:
     assert (await http.post("/v1/jobs/job_none/continue", json={})).status_code == 404
 
 
-async def test_other_weights_cannot_finish_a_draft(
+async def test_draft_cannot_continue_with_other_weights(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)
@@ -253,7 +253,7 @@ async def test_a_branch_needs_a_state_and_a_run_without_a_stop_does_not(
     assert view["progress"] == {"step": 0, "steps": 16}
 
 
-async def test_a_deadline_is_held_against_the_steps_that_are_missing(
+async def test_deadline_of_a_continuation_counts_remaining_steps(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     parent = await paused(http, queue, store)

@@ -94,7 +94,7 @@ async def test_other_files_are_refused(http: httpx.AsyncClient, file: bytes, mes
     assert error["field"] == "file" and message in error["message"]
 
 
-async def test_models_that_read_none_refuse_them(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_models_without_embeddings_reject_them(http: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("pool", TAKING, ready=True)
     answer = await http.post(
         "/v1/loras", data={"name": "mine", "model": MODEL}, files={"file": ("x", FILE)}

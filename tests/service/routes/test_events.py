@@ -36,7 +36,9 @@ async def test_a_request_can_be_answered_with_its_events(
     assert received[-1].data["outputs"][0]["url"] == f"/v1/jobs/{job_id}/outputs/0"
 
 
-async def test_previews_come_while_it_runs(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_previews_are_streamed_while_the_job_runs(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
     pool.may_finish.clear()
     async with wire.stream("POST", "/v1/generate", json=CAT, headers=STREAM) as response:
         async for event in messages(response):
@@ -98,7 +100,7 @@ async def test_a_deleted_job_ends_its_streams(wire: httpx.AsyncClient, queue: Qu
     assert names == ["canceled"]
 
 
-async def test_a_client_that_leaves_does_not_lose_its_job(
+async def test_event_stream_disconnect_does_not_cancel_the_job(
     wire: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     pool.may_finish.clear()

@@ -126,7 +126,7 @@ async def test_waiting_gives_the_finished_job(http: httpx.AsyncClient, pool: Sta
     assert job["usage"]["steps"] == 4
 
 
-async def test_waiting_gives_a_failed_job_too(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_wait_returns_a_failed_job(http: httpx.AsyncClient, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="the latents are not finite")
     job = (await generate(http, {"Prefer": "wait"})).json()
     assert job["state"] == "failed"
@@ -267,7 +267,7 @@ async def test_input_image_is_deposited_before_it_is_stored(
     assert await empty_redis.zcard("{atelier}:deposits") == 1
 
 
-async def test_a_full_queue_says_when_to_come_back(
+async def test_full_queue_response_has_retry_after(
     settings: Any, redis_url: str, empty_redis: Any, store: Store
 ) -> None:
     from service.app import create_app

@@ -173,7 +173,7 @@ async def mortal(settings: Settings, tmp_path: Path) -> AsyncIterator[Mortal]:
         await queue.close()
 
 
-async def test_job_of_a_lost_redis_is_named(
+async def test_lost_redis_during_submission_names_the_job(
     mortal: Mortal,
 ) -> None:
     http, queue, send, stopping = mortal

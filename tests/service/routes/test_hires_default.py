@@ -50,7 +50,7 @@ async def test_null_is_one_pass(http: httpx.AsyncClient, twice: StandIn) -> None
     assert not off["warnings"]
 
 
-async def test_a_job_that_is_sent_again_is_the_same(
+async def test_resubmitted_job_with_default_hires_is_equal(
     http: httpx.AsyncClient, twice: StandIn
 ) -> None:
     off = await generate(http, hires=None)
@@ -75,7 +75,7 @@ async def test_null_has_no_effect_without_a_default(
 
 
 @pytest.mark.parametrize("field", ["strength", "num_inference_steps", "upscale", "sigmas"])
-async def test_null_of_other_fields_is_as_if_left_out(
+async def test_null_of_other_fields_equals_omission(
     http: httpx.AsyncClient, twice: StandIn, field: str
 ) -> None:
     assert (await generate(http, **{field: None}))["request"] == (await generate(http))["request"]

@@ -53,7 +53,7 @@ def is_without_file(job: Any) -> bool:
     return warned == [("output.inline", True)] and output["base64"] is None and bool(output["url"])
 
 
-async def test_a_stream_counts_its_file_until_the_client_has_taken_it(
+async def test_inline_file_counts_until_the_client_received_it(
     front: FrontEnd, queue: Queue, job: Any
 ) -> None:
     current = await queue.get(job["id"])

@@ -55,14 +55,14 @@ async def test_a_job_of_a_newer_version_is_another_front_ends(
     assert await queue.redis.hget(keys.job(job), "state") == "queued"
 
 
-async def test_a_queued_job_knows_its_place(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_queued_job_reports_its_position(http: httpx.AsyncClient, queue: Queue) -> None:
     await queue.register("cold", SPEC, ready=False)
     jobs = [(await http.post("/v1/generate", json=CAT)).json() for _ in range(3)]
     places = [(await http.get(f"/v1/jobs/{job['id']}")).json()["queue"] for job in jobs]
     assert [place["position"] for place in places] == [0, 1, 2]
 
 
-async def test_pages_of_jobs_come_newest_first(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_job_pages_are_newest_first(http: httpx.AsyncClient, pool: StandIn) -> None:
     made = [(await make(http))["id"] for _ in range(5)]
     first = (await http.get("/v1/jobs", params={"limit": 2})).json()
     assert [job["id"] for job in first["data"]] == made[:2:-1] and first["has_more"]
@@ -119,7 +119,7 @@ async def test_jobs_can_be_listed_by_model_metadata_and_time(
         ({"after": "job_none"}, 404, "after"),
     ],
 )
-async def test_a_wrong_page_is_named(
+async def test_invalid_page_parameters_are_named(
     http: httpx.AsyncClient, params: Any, status: int, field: str
 ) -> None:
     answer = await http.get("/v1/jobs", params=params)
@@ -194,7 +194,9 @@ async def test_a_part_of_an_output(
     assert answer.headers["content-range"].endswith(f"/{output['bytes']}")
 
 
-async def test_a_part_behind_the_end_is_a_problem(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_output_range_after_the_end_is_a_problem(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     (output,) = (await make(http))["outputs"]
     answer = await http.get(output["url"], headers={"Range": "bytes=100000-"})
     assert answer.status_code == 416
@@ -225,7 +227,7 @@ def flip(file: Path) -> None:
 @pytest.mark.parametrize("wanted", [{}, {"Range": "bytes=0-9"}], ids=["whole", "part"])
 @pytest.mark.parametrize("damage", [flip, lambda file: file.write_bytes(b"")], ids=["bit", "size"])
 @pytest.mark.changes_files
-async def test_a_damaged_output_is_never_served_as_good(
+async def test_damaged_output_is_not_served(
     http: httpx.AsyncClient,
     pool: StandIn,
     store: Store,

@@ -67,12 +67,12 @@ async def test_expired_link_is_reported(
     assert await code_of(http, late) == (403, "link_expired")
 
 
-async def test_a_link_ends_with_its_job(http: httpx.AsyncClient, pool: StandIn, link: str) -> None:
+async def test_link_expires_with_its_job(http: httpx.AsyncClient, pool: StandIn, link: str) -> None:
     await http.delete(f"/v1/jobs/{pool.received[0].id}")
     assert await code_of(http, link) == (404, "job_not_found")
 
 
-async def test_a_link_of_one_front_end_is_good_at_another(
+async def test_link_is_valid_at_another_front_end(
     settings: Settings, queue: Queue, store: Store, link: str
 ) -> None:
     app = create_app(settings, queue, store)
@@ -111,7 +111,7 @@ async def published(
         yield http
 
 
-async def test_links_begin_as_the_settings_say(published: httpx.AsyncClient) -> None:
+async def test_links_use_the_configured_public_url(published: httpx.AsyncClient) -> None:
     body = {"prompt": "a cat", "model": MODEL, "response_format": "url"}
     answer = await published.post("/v1/images/generations", json=body)
     url = httpx.URL(answer.json()["data"][0]["url"])

@@ -163,7 +163,9 @@ async def test_an_upload_is_listed_used_and_deleted(
     assert (await acme.delete("/v1/loras/mine")).status_code == 404
 
 
-async def test_the_same_again_is_the_same(acme: httpx.AsyncClient, settings: Settings) -> None:
+async def test_repeated_upload_returns_the_same_adapter(
+    acme: httpx.AsyncClient, settings: Settings
+) -> None:
     first = await upload(acme)
     before = stored(settings)
     again = await upload(acme, trigger="another", preview=picture())
@@ -193,7 +195,9 @@ async def test_two_at_once_by_one_name(acme: httpx.AsyncClient, settings: Settin
     assert stored(settings) == [lora_key("acme", winner["digest"])]
 
 
-async def test_the_same_file_twice_at_once(acme: httpx.AsyncClient, settings: Settings) -> None:
+async def test_concurrent_uploads_of_one_file_are_stored_once(
+    acme: httpx.AsyncClient, settings: Settings
+) -> None:
     answers = await asyncio.gather(upload(acme), upload(acme))
     assert sorted(answer.status_code for answer in answers) == [200, 201]
     assert stored(settings) == [lora_key("acme", DIGEST)]
@@ -223,7 +227,7 @@ async def test_last_free_slot_is_assigned_once(acme: httpx.AsyncClient, settings
     assert (await upload(acme, "first")).status_code == 200, "an identical upload needs no slot"
 
 
-async def test_tenants_see_nothing_of_each_other(
+async def test_tenants_cannot_see_each_others_adapters(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, settings: Settings
 ) -> None:
     await upload(acme, preview=picture())
@@ -404,14 +408,14 @@ async def test_invalid_preview_is_rejected(acme: httpx.AsyncClient, settings: Se
         ({"expert": "low"}, "expert"),
     ],
 )
-async def test_wrong_fields_are_named(
+async def test_invalid_upload_fields_are_named(
     acme: httpx.AsyncClient, texts: dict[str, str], field: str
 ) -> None:
     answer = await upload(acme, **texts)
     assert answer.status_code == 422 and errors(answer).keys() == {field}, answer.text
 
 
-async def test_models_that_are_not_there_or_take_none(
+async def test_unknown_models_or_models_without_adapters_are_rejected(
     acme: httpx.AsyncClient, queue: Queue
 ) -> None:
     assert (await upload(acme, model="never")).status_code == 404
@@ -429,13 +433,15 @@ async def test_models_that_are_not_there_or_take_none(
     }
 
 
-async def test_a_tenant_that_may_have_none(app: FastAPI, keys: ApiKeys, queue: Queue) -> None:
+async def test_tenant_with_zero_adapters_allowed_is_rejected(
+    app: FastAPI, keys: ApiKeys, queue: Queue
+) -> None:
     await queue.register("pool", TAKING, ready=True)
     async with await client(app, keys, "poor") as poor:
         assert (await upload(poor)).json()["type"].endswith("too_many_loras")
 
 
-async def test_a_store_that_fails_leaves_no_record(
+async def test_failing_store_leaves_no_adapter_record(
     acme: httpx.AsyncClient, store: Store, app: FastAPI, queue: Queue
 ) -> None:
     app.state.front.store = Failing(store.url)
@@ -445,7 +451,7 @@ async def test_a_store_that_fails_leaves_no_record(
     assert (await upload(acme)).status_code == 201, "the lock was not released"
 
 
-async def test_a_deletion_that_the_store_refuses_can_be_tried_again(
+async def test_failed_adapter_deletion_can_be_repeated(
     acme: httpx.AsyncClient, store: Store, app: FastAPI, settings: Settings
 ) -> None:
     await upload(acme)
@@ -468,7 +474,7 @@ class Failing(Store):
             raise StoreError("the disk is gone")
 
 
-async def test_other_front_end_lists_a_new_adapter_soon(
+async def test_other_front_ends_list_a_new_adapter_after_the_cache_age(
     acme: httpx.AsyncClient, settings: Settings, queue: Queue, store: Store
 ) -> None:
     """The copy is outdated at once, except for the time of a read."""
@@ -483,7 +489,7 @@ async def test_other_front_end_lists_a_new_adapter_soon(
         await eventually(sees_it)
 
 
-async def test_front_end_lists_its_own_changes_at_once(
+async def test_front_end_lists_its_changes_immediately(
     settings: Settings, queue: Queue, store: Store, keys: ApiKeys
 ) -> None:
     old = settings.server.model_copy(update={"models_age_s": 1000})

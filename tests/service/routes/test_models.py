@@ -41,7 +41,9 @@ async def test_warnings_of_loading_are_listed(http: httpx.AsyncClient, queue: Qu
     assert model["warnings"] == [*warnings]
 
 
-async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue) -> None:
+async def test_model_limits_combine_model_and_server_limits(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
     loose = {"max_steps": 1000, "max_side_px": 2**16, "max_pixels": 2**32, "max_images": 100}
     limits = SPEC.limits.model_copy(update=loose)
     await queue.register("loose", SPEC.model_copy(update={"limits": limits}), ready=True)

@@ -123,7 +123,9 @@ async def test_request_of_another_tenant_is_generated(
         assert (await run(zoo))[0]["reuses"] == other["id"]
 
 
-async def test_the_same_image_is_the_same_request(http: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_reuse_matches_requests_with_equal_images(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
     image = {"image": base64.b64encode(picture(size=(96, 64))).decode()}
     await run(http, **image)
     assert (await run(http, **image))[1] == "hit"

@@ -117,7 +117,9 @@ async def test_formats_and_qualities(
     assert (report["verdict"], report["message"]) == ("identical", f"{IDENTICAL}: the whole file")
 
 
-async def test_other_bytes_of_the_same_pixels(http: httpx.AsyncClient, pool: Painter) -> None:
+async def test_reencoded_file_with_equal_pixels_is_identical(
+    http: httpx.AsyncClient, pool: Painter
+) -> None:
     """Saved again without loss, or as a lossy file, whose decoded pixels are compared."""
     data = await generated_file(http)
     again = saved(Image.open(io.BytesIO(data)), read_recipe(data))
@@ -213,7 +215,9 @@ async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool
 
 
 @pytest.mark.changes_files
-async def test_input_images_that_have_left(http: httpx.AsyncClient, pool: Painter) -> None:
+async def test_deleted_input_images_make_the_verdict_unknown(
+    http: httpx.AsyncClient, pool: Painter
+) -> None:
     job = await generate(http, image=base64.b64encode(picture()).decode())
     await pool.store.delete([pool.received[-1].request["image"]])
     report = await verify_job(http, job["id"])
@@ -402,7 +406,7 @@ async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -
 
 
 @pytest.mark.changes_files
-async def test_a_client_that_leaves_ends_its_job(
+async def test_disconnected_client_cancels_its_verification_job(
     wire: httpx.AsyncClient, pool: Painter, queue: Queue
 ) -> None:
     data = await generated_file(wire)

@@ -92,7 +92,7 @@ async def test_player_fetches_byte_ranges(http: httpx.AsyncClient, pool: StandIn
     assert end.content == full[-7:]
 
 
-async def test_first_and_last_image_are_stored(
+async def test_first_and_last_frame_images_are_stored(
     http: httpx.AsyncClient, pool: StandIn, store: Store
 ) -> None:
     answer = await generate(http, {"Prefer": "wait"}, image=PICTURE, last_image=PICTURE)

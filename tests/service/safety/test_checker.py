@@ -122,7 +122,7 @@ async def test_a_verdict_after_an_error_counts(hook: HookProcess) -> None:
     await checks.close()
 
 
-async def test_slow_checks_of_one_client_leave_places_for_others(hook: HookProcess) -> None:
+async def test_slow_checks_of_one_client_leave_slots_for_others(hook: HookProcess) -> None:
     """The client's next check is rejected as busy; a full queue lets no request through
     unchecked."""
     checks, _ = checker(url=hook.url, max_checks=4, slot_timeout_s=SOON_S, when_absent="allow")
@@ -180,7 +180,7 @@ async def test_a_function_without_a_verdict_is_absent(prompt: str, said: str) ->
 
 
 @pytest.mark.usefixtures("one_try")
-async def test_a_function_that_exits_gives_its_place_back() -> None:
+async def test_hook_function_that_exits_releases_its_slot() -> None:
     checks, _ = checker(check=NAME, max_checks=1)
     for _ in range(2):
         with pytest.raises(NoVerdict, match="SystemExit"):
@@ -188,7 +188,7 @@ async def test_a_function_that_exits_gives_its_place_back() -> None:
     await checks.check(question("a hat"), "acme")
 
 
-async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
+async def test_hanging_hook_function_keeps_its_slot() -> None:
     checks, _ = checker(check=NAME, timeout_s=SOON_S, max_checks=1)
     try:
         with pytest.raises(NoVerdict):

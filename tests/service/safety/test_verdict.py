@@ -12,7 +12,7 @@ from service.safety.verdict import NO_REASON, NoVerdict, verdict_of, verdict_of_
 
 
 @pytest.mark.parametrize("answer", [{"allow": False}, {"allow": False, "reason": None}])
-def test_a_refusal_without_a_reason_says_that_it_has_none(answer: dict[str, Any]) -> None:
+def test_refusal_without_reason_has_a_default_message(answer: dict[str, Any]) -> None:
     for verdict in (verdict_of(answer), verdict_of_json(json.dumps(answer).encode())):
         assert (verdict.allow, verdict.reason) == (False, NO_REASON)
     assert verdict_of(False).reason == NO_REASON
@@ -55,6 +55,6 @@ def test_a_reason_is_one_line() -> None:
         (b"\xff", "no verdict"),
     ],
 )
-def test_an_answer_that_says_two_things_says_nothing(body: bytes, said: str) -> None:
+def test_contradictory_verdict_is_no_verdict(body: bytes, said: str) -> None:
     with pytest.raises(NoVerdict, match=said):
         verdict_of_json(body)

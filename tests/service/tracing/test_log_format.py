@@ -56,7 +56,7 @@ def test_line_has_context_fields() -> None:
 
 
 @pytest.mark.parametrize(("flags", "sampled"), [("01", True), ("00", False)])
-def test_a_line_names_its_trace_as_cloud_logging_reads_it(flags: str, sampled: bool) -> None:
+def test_log_line_has_cloud_logging_trace_fields(flags: str, sampled: bool) -> None:
     formatter = JsonFormatter("my-project")
 
     def line() -> dict[str, object]:

@@ -43,7 +43,7 @@ def test_adapters_and_embeddings_are_used_together() -> None:
     assert TAKING.bucket({}, result.loras) == TAKING.bucket({}, result.loras[:1])
 
 
-def test_other_prompts_select_none() -> None:
+def test_prompts_without_exact_names_select_no_embedding() -> None:
     for prompt in ("moody", "a cat", "hue", "bad"):
         assert resolved(prompt=prompt).loras == ()
     assert resolved(TAKING, prompt="mood").loras == ()

@@ -65,7 +65,7 @@ def test_steps_of_both_passes_count(spec: ModelSpec, hires: dict[str, Any], step
     assert request.steps == 2 * steps
 
 
-def test_a_first_pass_may_begin_with_an_image() -> None:
+def test_first_pass_may_start_from_an_image() -> None:
     request = resolved(
         SPEC, **SMALL, image="x", strength=0.5, num_inference_steps=10, hires={"strength": 0.3}
     )
@@ -162,12 +162,12 @@ def test_unsupported_options_of_a_latent_upscaler(
     assert said in errors[field]
 
 
-def test_the_target_of_such_an_upscaler_is_held_to_the_limits() -> None:
+def test_target_of_a_latent_upscaler_is_limited() -> None:
     errors = wrong_fields(TWO_STAGES, width=128, height=96, hires={})
     assert "must be 16384 pixels at most" in errors["hires.scale"]
 
 
-def test_the_second_pass_of_a_video_is_held_to_all_of_its_frames() -> None:
+def test_second_pass_of_a_video_is_limited_over_all_frames() -> None:
     limits = LimitSettings(max_clip_pixels=128 * 96 * 5)
     fields = {**SMALL, "num_frames": 5, "hires": {}}
     assert resolved(TWO_STAGES, limits, **fields).fields["hires"]["width"] == 128

@@ -48,7 +48,7 @@ def test_a_number_is_one_interval() -> None:
     assert lora.scales == (ScaleInterval(start=0, stop=1, scale=-0.8),)
 
 
-def test_a_scale_that_is_left_out_is_one() -> None:
+def test_omitted_adapter_scale_is_one() -> None:
     result = resolved({"name": "ink"})
     assert result.loras[0].scales[0].scale == 1
     assert result.fields["loras"] == [{"name": "ink", "scale": 1.0}]
@@ -183,7 +183,7 @@ def test_models_may_share_a_name() -> None:
     assert lora.digest == INK.digest
 
 
-def test_an_adapter_that_cannot_be_used_says_why() -> None:
+def test_unusable_adapter_error_states_the_reason() -> None:
     assert refused({"name": "broken"}) == {
         "loras.0.name": f"the adapter 'broken' cannot be used: {BROKEN.error}"
     }

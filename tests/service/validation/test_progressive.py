@@ -22,7 +22,7 @@ GROWING = SPEC.model_copy(
 )
 
 
-def test_its_steps_are_those_of_one_image() -> None:
+def test_progressive_steps_count_every_image() -> None:
     result = resolved(GROWING, quality="grows", num_inference_steps=7, num_images=2)
     assert (result.steps, result.warnings) == (14, [])
 

@@ -57,7 +57,7 @@ def test_fastest_sufficient_preset_is_chosen(wanted_db: float, chosen: str) -> N
     assert resolved(MEASURED, wanted_db) == chosen
 
 
-def test_figures_are_those_of_as_many_steps() -> None:
+def test_calibration_applies_to_the_calibrated_step_count() -> None:
     assert resolved(MEASURED, 50, num_inference_steps=STEPS + 1) == "other"
 
 
@@ -97,6 +97,6 @@ def test_model_without_exact_lists_its_presets(
     ), refused.value.errors
 
 
-def test_a_model_that_takes_no_quality_refuses_a_likeness_too() -> None:
+def test_model_without_quality_rejects_a_minimum_psnr() -> None:
     with pytest.raises(Invalid, match="has no presets"):
         resolved(SPEC, 28)

@@ -84,7 +84,7 @@ def test_steps_that_run(steps: int, strength: float, run: int) -> None:
 
 
 @pytest.mark.parametrize(("steps", "strength", "run"), [(4, 0.6, 2), (3, 0.3, 0), (20, 1.0, 20)])
-def test_steps_that_run_where_their_share_is_cut_off(steps: int, strength: float, run: int) -> None:
+def test_denoising_steps_round_the_strength_down(steps: int, strength: float, run: int) -> None:
     assert denoising_steps(steps, strength, "down") == run
 
 
@@ -208,7 +208,7 @@ def test_required_images_of_a_task_are_named(
     ("frames", "said"),
     [(6, "multiple of 4: 5 or 9"), (3, "1 or 5"), (18, "17 at most"), (21, "17 at most")],
 )
-def test_frames_that_a_model_cannot_have_name_the_nearest(frames: int, said: str) -> None:
+def test_invalid_frame_count_error_names_the_nearest(frames: int, said: str) -> None:
     assert said in wrong_fields(VIDEO, num_frames=frames)["num_frames"]
 
 
@@ -303,7 +303,7 @@ def test_settings_tighten_a_model_s_limits() -> None:
     assert named == {"prompt", "width", "num_inference_steps", "num_images"}
 
 
-def test_a_task_that_the_model_does_not_do_is_named() -> None:
+def test_unsupported_task_is_named() -> None:
     only_text = SPEC.model_copy(update={"tasks": ("text-to-image",)})
     with pytest.raises(Invalid, match="supports text-to-image, not image-to-image"):
         resolved(only_text, image="x")
@@ -327,7 +327,7 @@ def test_a_preset_of_quality_is_one_of_the_model() -> None:
     assert "does not support" in wrong_fields(SPEC, quality="fast")["quality"]
 
 
-def test_sizes_that_are_not_listed_are_refused_with_those_that_are() -> None:
+def test_unlisted_sizes_are_rejected_with_the_listed_ones() -> None:
     listed = (Size(width=96, height=64, num_frames=5), Size(width=64, height=64))
     spec = VIDEO.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert resolved(spec).fields["width"] == 96
@@ -406,7 +406,7 @@ def test_image_prompts_that_the_model_reads_are_served() -> None:
     assert served.fields["image_prompts"] == [{"image": "x", "name": "face", "scale": 0.5}]
 
 
-def test_a_model_may_need_more_than_one_step() -> None:
+def test_minimum_steps_of_a_model_are_enforced() -> None:
     two = SPEC.model_copy(update={"limits": SPEC.limits.model_copy(update={"min_steps": 2})})
     assert "2 steps at least" in wrong_fields(two, num_inference_steps=1)["num_inference_steps"]
     assert "2 steps at least" in wrong_fields(two, sigmas=[1.0])["sigmas"]

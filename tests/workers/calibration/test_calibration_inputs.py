@@ -19,7 +19,7 @@ def settings(**pools: Any) -> Settings:
     return Settings.model_validate({"models": models, "pools": pools})
 
 
-def test_a_model_of_any_pool_that_serves_it() -> None:
+def test_calibration_finds_any_pool_that_serves_the_model() -> None:
     config = settings(
         first={"model": "flux", "by_turns": ["sdxl"], "slots": 2},
         second={"model": "sdxl", "slots": 1},

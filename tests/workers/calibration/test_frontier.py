@@ -29,7 +29,7 @@ def test_figures_are_against_the_exact_image_of_the_same_request() -> None:
     assert psnr_db(grey, grey) == 99.0
 
 
-def test_a_candidate_that_is_slower_and_farther_is_left_out() -> None:
+def test_dominated_candidate_is_not_on_the_frontier() -> None:
     candidates = {
         "fast": figures(0.3, 30, 28),
         "beaten": figures(0.4, 40, 27),
@@ -40,7 +40,7 @@ def test_a_candidate_that_is_slower_and_farther_is_left_out() -> None:
     assert frontier(candidates) == {"planned-3.33x": "fast", "planned-2.00x": "near"}
 
 
-def test_of_two_that_are_as_fast_the_nearer_one_is_left() -> None:
+def test_equally_fast_candidate_with_lower_psnr_is_dropped() -> None:
     candidates = {"one": figures(0.49, 30.0), "other": figures(0.5, 40.0), "far": figures(0.2, 9.0)}
     assert frontier(candidates) == {"planned-2.00x": "other"}
 

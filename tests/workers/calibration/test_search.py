@@ -66,7 +66,7 @@ def test_taylor_needs_two_steps_of_a_line() -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("turned", [None, 3])
-def test_no_plan_of_as_many_whole_steps_loses_less(method: Method, turned: int | None) -> None:
+def test_best_plan_has_the_lowest_error_of_all_plans(method: Method, turned: int | None) -> None:
     """Compare with every possible plan."""
     record, turns = recording(wild()), [step == turned for step in range(STEPS)]
     forced = {0} | ({turned} if turned is not None else set())

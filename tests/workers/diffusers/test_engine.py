@@ -140,7 +140,7 @@ async def test_previews_are_small_images(
     assert pipelines.preview(pipelines.default, (16, 16), torch.zeros(1, 4, 2, 8, 8)) is None
 
 
-async def test_what_a_pipeline_refuses_is_an_invalid_request(
+async def test_pipeline_rejection_is_an_invalid_request(
     engine: DiffusersEngine, pipelines: LoadedPipelines
 ) -> None:
     fields = request(pipelines.spec, "text-to-image", width=17)

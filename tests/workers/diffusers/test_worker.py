@@ -84,7 +84,7 @@ async def test_jobs_become_files(
     assert (listed.spec.backend, "resume" in listed.spec.lacks) == ("diffusers", True)
 
 
-async def test_a_drain_releases_what_cannot_end(
+async def test_drain_releases_jobs_that_cannot_finish(
     engine: DiffusersEngine, pipelines: LoadedPipelines, queue: Queue, store: Store
 ) -> None:
     job = job_of(pipelines.spec, num_inference_steps=900)

@@ -52,7 +52,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_adapter_is_loaded_once_for_all_that_use_it() -> None:
+async def test_shared_adapter_is_loaded_once() -> None:
     loads = Loads(4)
     async with loads.reserve(lora("a", 2)) as first, loads.reserve(lora("a", 2)) as second:
         assert first == second
@@ -135,7 +135,7 @@ async def test_more_pages_than_the_bank_has_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_random_images_always_see_their_own_adapters_and_all_come_to_their_end(
+async def test_random_images_get_their_adapters_and_all_finish(
     seed: int,
 ) -> None:
     rng, loads = random.Random(seed), Loads(6)

@@ -62,6 +62,6 @@ def test_invalid_message_is_rejected(head: Any) -> None:
         read_back(with_head(head, bytes(8)))
 
 
-def test_a_head_that_is_too_long_is_not_read() -> None:
+def test_too_long_message_header_is_not_read() -> None:
     with pytest.raises(BadMessage, match="head"):
         read_back(struct.pack("!I", MAX_HEAD_BYTES + 1))

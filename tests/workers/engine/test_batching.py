@@ -37,7 +37,7 @@ def row(shape: BucketPrograms, phase: str = "first", steps: int = 9, add: float 
     return Row(shape, (step,) * steps, 0.0, lambda row: None, lambda row, failure: None)
 
 
-def test_a_batch_works_as_its_rows_do_in_the_mean_and_padding_as_the_last_one() -> None:
+def test_batch_work_is_the_mean_with_padding_as_the_last_row() -> None:
     programs = shape(4)
     light, heavy = row(programs), row(programs)
     heavy.steps = (Step(StepProgram("first"), {"add": np.float32(1)}, work=2.0), *heavy.steps[1:])
@@ -139,7 +139,7 @@ def swaps(arriving: Mapping[int, Row], turns: int, slots: int) -> tuple[list[str
     return swapped_in, ended
 
 
-def test_rows_that_run_together_swap_together() -> None:
+def test_batched_rows_swap_networks_together() -> None:
     """Rows of different lengths and buckets share one swap to each expert."""
     shapes = [shape(1, 2, 4, experts=EXPERTS), shape(1, experts=EXPERTS)]
     rows = [two_phases(shapes[i % 2], 3 + i, 7 - i) for i in range(4)]
@@ -167,7 +167,7 @@ def test_new_rows_do_not_starve_a_waiting_network() -> None:
     assert swapped_in[:2] == ["high", "low"]
 
 
-def test_a_phase_without_a_swapped_network_waits_for_none() -> None:
+def test_step_kind_without_swapped_network_does_not_wait() -> None:
     programs = shape(1, experts={"second": "low"})
     rows = [two_phases(programs, 9, 0), two_phases(programs, 0, 2)]
     swapped_in, ended = swaps(dict(enumerate(rows)), 20, slots=2)
@@ -186,7 +186,7 @@ def test_a_row_in_doubt_holds_its_network() -> None:
     assert next_batch([doubtful, absent], "high").rows == (doubtful,)
 
 
-def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
+def test_batch_size_that_ran_out_of_memory_is_not_reused() -> None:
     phase = shape(1, 2, 4).step_kinds[StepProgram("first")]
     phase.shrink(BatchLayout(4))
     assert phase.batch_layouts == [BatchLayout(1), BatchLayout(2)]

@@ -150,7 +150,7 @@ async def test_joining_and_leaving_image_changes_no_other(
         assert_is_reference(await task, pipeline, **fields)
 
 
-async def test_cancel_lets_at_most_one_more_step_begin(
+async def test_cancellation_allows_at_most_one_more_step(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     task = asyncio.create_task(make(engine, phase="gated", num_inference_steps=50))

@@ -206,7 +206,9 @@ async def test_slowness_updates_if_another_pool_is_faster(engine: Engine, queue:
     assert (cost_reporter.slowness, cost_reporter.slowness_in) == (3.0, {BUCKET: 3.0})
 
 
-async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
+async def test_report_interval_grows_with_the_number_of_workers(
+    engine: Engine, queue: Queue
+) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
     await cost_reporter.report()
     assert cost_reporter.pause_s == REPORT_EVERY_S

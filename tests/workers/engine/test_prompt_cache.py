@@ -105,7 +105,7 @@ async def test_encodings_leave_with_the_weights(engine: Engine, toy: CountingToy
     assert toy.runs == 2
 
 
-async def test_recorded_times_are_those_of_whole_encodings(engine: Engine) -> None:
+async def test_recorded_times_exclude_cached_encodings(engine: Engine) -> None:
     for seed in range(3):
         await make(engine, seed=seed)
     programs = engine.programs.of(engine.pipeline.prepare({}, {}))

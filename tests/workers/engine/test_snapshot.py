@@ -133,7 +133,7 @@ def test_only_fitting_snapshots_are_resumed() -> None:
             pytest.fail(why)
 
 
-def test_steps_that_sizes_share_are_another_origin() -> None:
+def test_token_bucket_steps_change_the_snapshot_origin() -> None:
     """One image must not mix steps with padded tokens and steps of its exact size."""
     sizes = Sizes(token_buckets=0.06)
     shared = with_optimizations(SPEC.model_copy(update={"sizes": sizes}), FIELDS)

@@ -141,7 +141,7 @@ def a_device(kind: str, platform: str = "gpu", **stats: int) -> Any:
     )
 
 
-def test_peaks_of_chips_that_are_known() -> None:
+def test_peak_flops_are_exported_for_known_chips() -> None:
     """Devices are simulated: the tests run without accelerators."""
     rate("h", [a_device("NVIDIA H200"), a_device("NVIDIA H200")])
     assert value("atelier_peak_flops", model="h") == 2 * 989e12

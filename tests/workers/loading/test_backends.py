@@ -80,7 +80,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check("small", PoolSettings(model="sd"), ModelSettings(source="a/folder"))
 
 
-def test_what_needs_a_layout_refuses_diffusers(tmp_path: Path) -> None:
+def test_settings_that_need_a_layout_reject_diffusers(tmp_path: Path) -> None:
     settings = Settings(
         models={"sd": ModelSettings(source=source(tmp_path, "StableDiffusionPipeline"))},
         pools={"sd": PoolSettings(model="sd")},

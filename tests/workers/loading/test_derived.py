@@ -37,7 +37,7 @@ def settings(**fast: Any) -> Settings:
     return Settings(models=models, pools={"p": PoolSettings(model="fast")})
 
 
-def test_a_fused_model_has_its_bases_settings_but_for_its_own() -> None:
+def test_fused_model_inherits_settings_of_its_base() -> None:
     result = whole_settings(
         settings(lora="x", fuse=True, defaults={"guidance_scale": 1.0}, dtype="float16"), "fast"
     )
@@ -96,7 +96,7 @@ def test_a_scheduler_is_a_default_or_a_source(
     assert ModelSettings.model_validate(model.model_dump()) == model
 
 
-def test_a_fused_model_may_have_networks_of_its_own() -> None:
+def test_fused_model_may_add_networks() -> None:
     fused = ModelSettings(lora="x", base="b", fuse=True, controls={"c": {"source": "s", "mode": 3}})
     assert fused.controls["c"].mode == "3"
 

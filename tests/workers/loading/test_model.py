@@ -131,7 +131,7 @@ def test_a_quarter_of_a_request_on_each_device(model: ModelSettings, sketch: Ske
 
 @pytest.mark.parametrize("wrong", [{"quality": "none"}, {"width": 33}], ids=str)
 @pytest.mark.parametrize("before", [[], [{}]], ids=["first", "second"])
-def test_a_warm_up_request_that_cannot_be_made_is_named(
+def test_invalid_warm_up_request_is_named(
     model: ModelSettings, wrong: dict[str, Any], before: list[dict[str, Any]]
 ) -> None:
     (field,) = wrong

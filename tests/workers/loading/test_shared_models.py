@@ -90,7 +90,7 @@ def buffers(entry: LoadedModel) -> set[int]:
         (("none",), r"pools\.p\.also: add \[models\.none\]"),
     ],
 )
-def test_models_that_cannot_be_together_are_refused_by_name(
+def test_incompatible_models_of_a_pool_are_rejected_by_name(
     sources: dict[str, Path], also: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -132,7 +132,7 @@ def test_models_of_other_families_are_swapped(sources: dict[str, Path]) -> None:
     assert [entry.pipeline.spec.family for entry in loaded] == ["flux", "sdxl"]
 
 
-def test_models_that_want_other_flags_are_refused_by_name(sources: dict[str, Path]) -> None:
+def test_models_with_other_xla_flags_are_rejected_by_name(sources: dict[str, Path]) -> None:
     first, second = of(sources, "tuned")
     flags = xla_flags.of_settings("auto", "nvidia", "flux")
     loading.check_others(first.pool, {"tuned": second.model}, "nvidia", flags)
@@ -143,7 +143,7 @@ def test_models_that_want_other_flags_are_refused_by_name(sources: dict[str, Pat
         loading.check_others(first.pool, {"tuned": fast}, "nvidia", flags)
 
 
-def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:
+def test_slots_of_each_model_leave_memory_for_the_others(sources: dict[str, Path]) -> None:
     """The error about too many slots states how many fit."""
 
     def held(slots: int, *also: str) -> int:

@@ -45,7 +45,7 @@ def settings(file: Path, **upscalers: dict[str, Any]) -> Settings:
     return Settings(models={"toy": ModelSettings(source="x")}, upscalers=named)
 
 
-def test_models_of_a_pool_hold_an_upscaler_once(file: Path) -> None:
+def test_models_of_a_pool_share_a_loaded_upscaler(file: Path) -> None:
     """Two names may share an upscaler.
 
     Other tiles or another precision make a separate upscaler.

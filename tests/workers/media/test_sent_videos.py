@@ -181,7 +181,7 @@ def test_a_spec_keeps_it_in_json() -> None:
 
 
 @pytest.mark.parametrize("answer", ["(2**60).to_bytes(8, 'big')", "(1).to_bytes(8, 'big') + b'a'"])
-async def test_a_child_that_a_file_has_taken_over_is_ended(
+async def test_compromised_decoder_process_is_killed(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compromised child process may send frames of any size and in any number."""

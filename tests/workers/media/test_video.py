@@ -117,7 +117,7 @@ def test_mp4_index_comes_first() -> None:
     assert 0 < data.index(b"moov") < data.index(b"mdat")
 
 
-def test_an_odd_side_gets_its_last_pixels_twice() -> None:
+def test_odd_video_side_repeats_its_last_pixels() -> None:
     clip = moving(height=47, width=63)
     stream, frames = read(encode_video(clip, "mp4", FPS))
     assert (stream.codec_context.width, stream.codec_context.height) == (64, 48)
@@ -136,7 +136,7 @@ def test_quality_is_honoured(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", [*CODECS, "gif", "webp"])
-def test_same_frames_same_bytes(format: str) -> None:
+def test_equal_frames_encode_to_equal_bytes(format: str) -> None:
     """Other encoders run at the same time: one mode of x264 was not deterministic."""
     clip = moving()
     with ThreadPoolExecutor(8) as threads:

@@ -189,7 +189,7 @@ def batches(other: Other) -> set[int]:
     return {len(message.fields.get("rows", ())) for message in other.obeyed}
 
 
-async def test_the_first_launch_waits_until_the_other_has_compiled(
+async def test_first_launch_waits_until_followers_have_compiled(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     """Gloo fails if a process joins a collective half a minute late."""

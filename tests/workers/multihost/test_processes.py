@@ -167,7 +167,7 @@ async def test_processes_exit_with_their_slice_and_jobs_survive(
     assert not (await queue.models())[POOL].pools
 
 
-async def test_followers_leave_a_leader_that_is_killed(
+async def test_followers_exit_if_the_leader_is_killed(
     queue: Queue, start: Start, flux_folder: Path
 ) -> None:
     two = start(settings(flux_folder, REQUEST, TWO))

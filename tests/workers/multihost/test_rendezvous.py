@@ -68,5 +68,5 @@ def test_missing_peers_are_reported(index: int) -> None:
     ("coordinator", "address"),
     [("leader.pods:8476", "leader.pods"), ("10.0.0.7:1", "10.0.0.7"), ("[fd00::1]:1", "fd00::1")],
 )
-def test_the_first_process_is_where_the_coordinator_is(coordinator: str, address: str) -> None:
+def test_leader_address_is_the_coordinators_host(coordinator: str, address: str) -> None:
     assert leader_address(HostsSettings(count=2, coordinator=coordinator, index=1)) == address

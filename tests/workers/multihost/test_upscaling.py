@@ -20,7 +20,7 @@ TILE = 32
 
 
 @pytest.mark.timeout(600)
-def test_the_followers_take_no_part_in_it(tmp_path: Path) -> None:
+def test_followers_do_not_participate_in_upscaling(tmp_path: Path) -> None:
     checkpoint = made("sdxl", tmp_path / "checkpoint")
     file = write(net(CONFIG), tmp_path / "twice.safetensors")
     larger = {"upscale": {"name": "twice", "scale": 2}}

@@ -16,7 +16,7 @@ ONE = MeshShape({}).over(1)
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
-def test_memory_has_half_of_the_blocks_more_or_half_of_them_less(family: str) -> None:
+def test_eight_bit_weights_add_or_save_half_of_the_blocks_bytes(family: str) -> None:
     exact, additional, replacing = (
         sketch_of(str(DEMO / family), "bfloat16", {}, rounding=rounding)
         for rounding in (None, Rounding("beside"), Rounding("instead"))

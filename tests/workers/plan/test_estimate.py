@@ -128,7 +128,7 @@ def test_a_share_of_the_work(flux: Sketch) -> None:
     assert not full.step.traffic and part.step.traffic
 
 
-def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
+def test_more_slots_scale_memory_and_flops_except_weights(flux: Sketch) -> None:
     shape = MeshShape().over(1)
     single, triple = estimate(flux, shape, V6E, 1), estimate(flux, shape, V6E, 3)
     assert triple.memory["rows"] == 3 * single.memory["rows"]

@@ -71,7 +71,7 @@ def test_cross_slice_collectives_are_detected() -> None:
     assert all(collective.crosses for collective in read(compiled(swap), TWO_SLICES).collectives)
 
 
-def test_a_permute_crosses_where_any_of_its_pairs_does() -> None:
+def test_permute_crosses_slices_if_any_pair_does() -> None:
     collectives = read(compiled(turn), TWO_SLICES).collectives
     assert all(
         collective.crosses for collective in collectives if collective.kind == "collective-permute"

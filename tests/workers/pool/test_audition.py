@@ -85,7 +85,7 @@ async def test_images_pause_at_their_step_with_previews(
 
 
 @pytest.mark.parametrize("phase", ["plain", "noisy", "told"])
-async def test_chosen_images_are_those_of_a_run_without_a_stop(
+async def test_continued_images_equal_an_uninterrupted_run(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, phase: str
 ) -> None:
     """Another worker continues, and runs only the missing steps."""
@@ -175,7 +175,7 @@ async def test_audition_resumes_on_another_worker(
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
-async def test_a_branch_has_the_first_steps_of_its_draft(
+async def test_branch_shares_the_first_steps_of_its_draft(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
 ) -> None:
     pipeline.gate.open()
@@ -239,7 +239,7 @@ async def test_a_draft_is_finished_with_more_steps(
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
-async def test_a_branch_may_have_other_noise(
+async def test_branch_may_have_another_seed(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
 ) -> None:
     """Later steps have other noise, each image by its own seed. The file names the draft's seed."""

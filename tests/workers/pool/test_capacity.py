@@ -30,7 +30,7 @@ async def test_oversized_job_takes_all_slots() -> None:
     assert await asyncio.wait_for(waiting, DEADLINE_S) == 1
 
 
-async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
+async def test_undeliverable_jobs_stop_claiming() -> None:
     capacity = Capacity(slots=1)
     undelivered = []
     for _ in range(JOBS_A_SLOT):
@@ -41,7 +41,7 @@ async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
     assert capacity.free == 1
 
 
-async def test_capacity_is_full_if_one_slot_less_would_free_it() -> None:
+async def test_capacity_is_full_if_only_slots_prevent_a_claim() -> None:
     capacity = Capacity(slots=2)
     reservation = capacity.enter(2)
     assert (capacity.is_full, reservation.images_with_slot) == (True, 2)
@@ -66,7 +66,7 @@ async def test_suspect_blocks_further_claims() -> None:
     assert capacity.free == 3
 
 
-def test_a_job_that_has_left_takes_no_slot_again() -> None:
+def test_ended_job_does_not_reacquire_a_slot() -> None:
     capacity = Capacity(2)
     reservation = capacity.enter(2)
     reservation.wait(0)

@@ -161,7 +161,7 @@ async def test_a_drain_does_not_wait_for_compilers(
     assert job.attempts == 0
 
 
-async def test_known_bucket_may_need_another_compilation(
+async def test_compiled_bucket_may_need_further_programs(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Another scheduler, for example, needs new programs.

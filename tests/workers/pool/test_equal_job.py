@@ -84,7 +84,7 @@ async def test_equal_job_is_generated_once(
 @pytest.mark.parametrize(
     "limits", [{"run_s": DEADLINE_S}, {}], ids=["no longer than it takes", "unknown time"]
 )
-async def test_another_worker_waits_for_it_within_limits(
+async def test_other_worker_waits_for_an_equal_job_within_limits(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, limits: dict[str, float]
 ) -> None:
     """The first worker may be slow, or compile first."""

@@ -31,7 +31,7 @@ def test_sizes_that_share_steps_are_in_the_spec() -> None:
     assert of(sharing, sizes="listed").token_buckets == 0.06
 
 
-def test_listed_are_those_that_are_compiled_first() -> None:
+def test_listed_sizes_are_compiled_first() -> None:
     warmup = [{}, {"width": 64}, {"num_inference_steps": 9}]
     assert list(map(str, of(SPEC, sizes="listed", warmup=warmup).listed)) == ["96 x 64", "64 x 64"]
     assert list(map(str, of(VIDEO, sizes="listed").listed)) == ["96 x 64 x 5 frames"]

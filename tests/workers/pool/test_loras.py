@@ -140,7 +140,7 @@ async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_e
         assert item.error.code == "lora_gone" and reason in item.error.message
 
 
-async def test_a_kept_file_serves_after_the_store_has_lost_it(
+async def test_cached_adapter_file_is_used_after_the_store_lost_it(
     fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
 ) -> None:
     """The next start of a worker uses the file that the last one fetched."""

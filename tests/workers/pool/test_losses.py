@@ -129,7 +129,7 @@ async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Jo
     ends.set()
 
 
-async def test_a_claim_is_kept_while_idle_work_ends(
+async def test_claim_is_renewed_while_idle_work_stops(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """The last step of idle work may exceed a lease. No other worker may start the job anew."""
@@ -146,7 +146,7 @@ async def is_renewed(queue: Queue, job: Job, until_s: float) -> bool:
     return await queue.redis.zscore(keys.LEASES, job.id) > until_s
 
 
-async def test_a_claim_that_is_lost_while_idle_work_ends_is_not_begun(
+async def test_claim_lost_while_idle_work_stops_is_not_started(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store, lease_s=1) as (worker, _):
@@ -176,7 +176,7 @@ async def test_a_broken_store_lets_another_pool_try(
     assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, "store", 2)
 
 
-async def test_a_pool_that_lost_its_lease_changes_nothing(
+async def test_worker_with_lapsed_lease_changes_nothing(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
 ) -> None:
     """The lease expires before it is renewed, and another worker has the job by the end."""
@@ -295,7 +295,7 @@ class SlowStore(Store):
 
 
 @pytest.mark.parametrize("how", ["deleted", "canceled"])
-async def test_a_job_that_leaves_while_its_files_are_written_leaves_none(
+async def test_job_that_ends_during_writing_leaves_no_files(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path, how: str
 ) -> None:
     store = SlowStore(str(tmp_path))
@@ -315,7 +315,7 @@ def doing() -> set[str]:
     return {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
 
 
-async def test_redis_may_be_killed_and_come_back(
+async def test_worker_survives_a_redis_restart(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
     """Redis is away for longer than the lease.
@@ -380,7 +380,7 @@ async def test_exit_during_a_redis_outage_is_not_a_crash(
     assert (job.state, job.deaths, job.attempts) == (JobState.QUEUED, [], 0)
 
 
-async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
+async def test_job_canceled_before_its_first_step_frees_its_slots(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """The cancellation arrives between the claim and the first step of the job's task."""
@@ -406,7 +406,7 @@ async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
         assert (await ended(queue, last)).state == JobState.SUCCEEDED
 
 
-async def test_a_pool_that_has_lost_slots_ends(
+async def test_worker_with_leaked_slots_exits(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """The worker is no longer ready, and exits to be started again, whatever the cause."""

@@ -58,7 +58,7 @@ async def test_every_size_is_measured(engine: Engine, layout: Layout) -> None:
     assert engine.costs.warm == [BUCKET]
 
 
-async def test_batches_that_others_have_measured_are_not_tried_again(
+async def test_batches_measured_by_other_workers_are_skipped(
     engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One image is made even so, which shows that the model works."""

@@ -104,7 +104,7 @@ async def test_no_preview_is_shown_before_the_check(
     assert had_preview == [False, True]
 
 
-async def test_a_slow_hook_holds_up_no_step_of_others(
+async def test_slow_safety_hook_does_not_delay_steps(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
     slow, other = toy_job(prompt="slow after"), toy_job(prompt="a hat", seed=2)
@@ -120,7 +120,7 @@ async def test_a_slow_hook_holds_up_no_step_of_others(
         assert current and current.state is JobState.RUNNING
 
 
-async def test_without_a_verdict_a_job_is_tried_again_and_fails_at_last(
+async def test_job_without_verdict_is_retried_then_fails(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
     job = toy_job(prompt="error after")

@@ -20,7 +20,7 @@ def keeping(budget: Budget, image_row: Row, step_s: float, cost_s: float, steps:
     return taken
 
 
-def test_no_more_than_the_share() -> None:
+def test_snapshots_cost_at_most_their_share() -> None:
     for step_s, cost_s in ((0.01, 0.002), (0.1, 0.5), (3.0, 1.5)):
         budget = Budget(SHARE)
         keeping(budget, row(shape(1)), step_s, cost_s, 1000)  # the costs are known from here on
@@ -30,7 +30,7 @@ def test_no_more_than_the_share() -> None:
         assert (len(taken) + 1) * cost_s >= SHARE * steps * step_s * 0.99, "it could be more often"
 
 
-def test_the_first_waits_until_it_pays() -> None:
+def test_first_snapshot_waits_until_steps_pay_for_it() -> None:
     budget = Budget(SHARE)
     first = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
     assert first * 0.1 * SHARE >= budget.expected("of no snapshot yet", 1000)
@@ -38,7 +38,7 @@ def test_the_first_waits_until_it_pays() -> None:
     assert second * 0.1 * SHARE >= 0.5
 
 
-def test_a_store_that_becomes_slow_is_used_less() -> None:
+def test_slow_store_reduces_the_snapshot_rate() -> None:
     budget = Budget(SHARE)
     often = keeping(budget, row(shape(1)), 0.1, 0.1, 10_000)
     seldom = keeping(budget, row(shape(1)), 0.1, 2.0, 10_000)
@@ -53,7 +53,7 @@ def test_earlier_claims_do_not_pay_for_this_one() -> None:
     assert not account.pays(image_row, size=1000)
 
 
-def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
+def test_suspension_is_allowed_within_its_share() -> None:
     """A snapshot takes 0.5 s, and so does encoding the prompt.
 
     They pay after 100 s of this claim, regardless of earlier snapshots.
@@ -76,6 +76,6 @@ def test_none_at_all() -> None:
     assert keeping(Budget(0), row(shape(1)), 10.0, 1e-6, 1000) == []
 
 
-def test_a_larger_state_is_taken_to_cost_more() -> None:
+def test_larger_state_has_a_higher_expected_cost() -> None:
     budget = Budget(SHARE)
     assert budget.expected("a", 10**8) > 10 * budget.expected("a", 10**3)

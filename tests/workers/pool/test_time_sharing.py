@@ -151,7 +151,7 @@ async def test_long_job_is_suspended_and_resumes(
         await queue.cancel(long.id)
 
 
-async def test_the_queue_knows_how_soon_the_other_can_begin(
+async def test_registration_reports_seconds_until_the_other_model_can_begin(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with by_turns(layout, queue, store, turn_s=100) as workers:
@@ -185,7 +185,7 @@ async def test_a_paused_model_does_not_come(layout: Layout, queue: Queue, store:
         assert present(workers) == [absent]
 
 
-async def test_weights_that_cannot_come_end_the_process(
+async def test_weights_that_cannot_load_end_the_process(
     layout: Layout, queue: Queue, store: Store
 ) -> None:
     with pytest.raises(RuntimeError, match="no room"):

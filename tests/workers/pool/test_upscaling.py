@@ -156,7 +156,7 @@ async def is_in(queue: Queue, job_id: str, state: JobState) -> bool:
     return job is not None and job.state == state
 
 
-async def test_a_pool_that_leaves_in_the_midst_of_it_has_kept_the_latents(
+async def test_worker_that_drains_during_upscaling_has_stored_the_latents(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     """Another worker decodes and upscales the snapshot, and runs no step."""

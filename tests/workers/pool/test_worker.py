@@ -100,7 +100,7 @@ async def test_a_model_of_no_finite_numbers_is_never_ready(
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
 
-async def test_a_model_that_does_not_compile_ends_the_pool(
+async def test_model_that_does_not_compile_ends_the_worker(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     with pytest.raises(AssertionError):
@@ -135,7 +135,7 @@ async def test_jobs_become_files(
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
 
 
-async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
+async def test_pipeline_warnings_are_added_to_front_end_warnings(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     existing = FieldWarning(field="eta", message="has no effect")

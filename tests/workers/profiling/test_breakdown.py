@@ -80,7 +80,7 @@ def test_a_window_is_shared_out() -> None:
     assert [(op.name, op.seconds) for op in result.top[:2]] == [("all-gather", 3), ("fusion.1", 2)]
 
 
-def test_a_loop_computes_where_nothing_in_it_communicates() -> None:
+def test_loop_without_communication_counts_as_compute() -> None:
     result = report(
         recording(ProfiledOp("while.1", F, 0, 10), ProfiledOp("all-gather", M, 4, 6)), 10
     )

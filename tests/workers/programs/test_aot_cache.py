@@ -62,7 +62,7 @@ def only_file(folder: Path) -> Path:
     return path
 
 
-def test_the_second_one_is_read_and_gives_the_same(folder: Path) -> None:
+def test_second_program_is_loaded_from_the_cache_and_equal(folder: Path) -> None:
     build, x = Build(), np.arange(3, dtype=np.float32)
     first = program(folder, build)(x)
     np.testing.assert_array_equal(program(folder, build)(x), first)

@@ -45,7 +45,7 @@ def test_cache_paths_are_not_in_the_key(tmp_path: Path) -> None:
     assert after == before
 
 
-def test_which_platforms_jax_looks_for_is_not() -> None:
+def test_process_key_ignores_jax_platforms() -> None:
     """A build for TPUs limits JAX to CPUs. The devices themselves are in the key."""
     key, before = of_process(), jax.config.values["jax_platforms"]
     jax.config.update("jax_platforms", "cpu,other")
@@ -78,7 +78,7 @@ def test_layouts_differ_by_devices_axes_and_table() -> None:
     assert json.dumps(aot_key.of_layout(one_device(devices[0]))) == keys[0]
 
 
-def test_dimensions_that_nothing_splits_need_not_be_named() -> None:
+def test_unsplit_trailing_dimensions_do_not_change_the_key() -> None:
     mesh = one_device(jax.devices()[0]).mesh
 
     def key(*axes: str | None) -> str:

@@ -117,7 +117,7 @@ async def test_new_executable_file_is_noticed_later(
         second.close()
 
 
-async def test_programs_of_other_ways_are_not_there(
+async def test_programs_of_other_batchings_are_not_reused(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
     """After a change of `batching` or `exact_rows`, all steps must be compiled."""
@@ -135,7 +135,7 @@ async def test_programs_of_other_ways_are_not_there(
             engine.close()
 
 
-def test_larger_batches_that_are_not_compiled_yet_are_charged_too() -> None:
+def test_pending_larger_batches_are_charged() -> None:
     compilation = Compilation(optional=2)
     with compilation.making(is_optional=False), building():
         pass

@@ -143,7 +143,9 @@ async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) 
     assert row.modulations is None and leaf() is None
 
 
-async def test_a_family_without_them_computes_none(engine: Engine, pipeline: ToyPipeline) -> None:
+async def test_family_without_modulations_precomputes_none(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
     programs = await engine.readiness.try_out({"seed": 1}, steps=1)
     assert programs.step_kinds[StepProgram("plain")].modulations.result() is None
     programs = await engine.readiness.try_out({"seed": 1, "phase": "told"}, steps=1)

@@ -82,7 +82,7 @@ def test_the_faster_layout_is_chosen(together: float, apart: float, chosen: Batc
     assert times.best(4, [WIDE, APART]) == chosen
 
 
-def test_a_layout_that_was_never_tried_is_tried() -> None:
+def test_untried_batch_layout_is_tried() -> None:
     times = measured(s1=1.0, s4=4.0)
     for _ in range(TRIALS):
         assert times.best(4, [BatchLayout(1), WIDE, APART]) == APART

@@ -108,7 +108,7 @@ def test_unstacked_layers_give_the_same_image(folder: str, quality: str) -> None
             np.testing.assert_allclose(actual, same, atol=CLOSE * np.abs(same).max())
 
 
-def test_adapters_are_read_from_banks_that_stay_whole(folder: str, tmp_path: Path) -> None:
+def test_adapter_banks_are_not_unstacked(folder: str, tmp_path: Path) -> None:
     """The layer of a bank is a number in the program.
 
     The image equals that of merged weights in a loop.

@@ -267,7 +267,7 @@ model = "flux"
 
 @pytest.mark.skipif(any(Path("/dev").glob("accel[0-9]*")), reason="there are TPUs")
 @pytest.mark.skipif(any(Path("/dev/vfio").glob("[0-9]*")), reason="there may be TPUs")
-def test_a_worker_ends_before_it_looks_for_weights(tmp_path: Path) -> None:
+def test_preflight_failure_exits_before_reading_weights(tmp_path: Path) -> None:
     config = tmp_path / "atelier.toml"
     config.write_text(SETTINGS)
     ended = subprocess.run(

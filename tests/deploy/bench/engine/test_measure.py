@@ -119,7 +119,7 @@ def test_rounds_alternate_with_and_without_adapters(tiny: Path, coarse: None) ->
     assert "rank 4: " in console.export_text()
 
 
-def test_a_report_without_adapters_says_nothing_of_them(bench_report: Any) -> None:
+def test_report_without_adapters_has_no_adapter_row(bench_report: Any) -> None:
     assert bench_report["results"][0]["adapters"] is None
     assert "a step with adapters" not in figures(bench_report["results"][0])
 

@@ -59,7 +59,7 @@ def test_different_amounts_of_work_have_no_ratio() -> None:
         compared("sdxl", run, turns=1)
 
 
-def test_default_trace_states_what_the_backends_may_default_differently() -> None:
+def test_default_trace_sets_fields_with_different_backend_defaults() -> None:
     listed = {"defaults": {"width": 64, "guidance_scale": 5.0, "scheduler": "euler"}}
     trace = default_trace("m", 2, {"width": 32}, listed)
     assert [request.at_s for request in trace] == [0, 0]

@@ -72,7 +72,7 @@ def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
     assert read_trace(file) == asks, "by their instants"
 
 
-def test_a_prompt_may_have_ends_of_lines_in_it(tmp_path: Path) -> None:
+def test_trace_preserves_line_separators_in_prompts(tmp_path: Path) -> None:
     """Unicode line separators, which JSON does not escape, are preserved."""
     ask, file = (
         TimedRequest(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}),

@@ -96,7 +96,7 @@ def test_a_mask_of_which_all_count(kernel: Kernel, shape: str) -> None:
     assert_close(kernel(q, k, v, scale=SCALE, keys=keys), exact(q, k, v, SCALE))
 
 
-def test_parts_without_a_key_weigh_nothing(kernel: Kernel) -> None:
+def test_empty_key_parts_do_not_change_merged_attention(kernel: Kernel) -> None:
     """Empty parts occur in a ring where a shard has only padding. An empty part may also come
     first, or twice.
     """

@@ -61,7 +61,7 @@ def test_a_written_table_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(100, 256, 128), (128, 256, 100), (128, 300, 128)])
-def test_blocks_that_no_chip_takes(sizes: tuple[int, int, int]) -> None:
+def test_invalid_attention_block_sizes_are_rejected(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="multiple"):
         AttentionBlocks(*sizes)
 

@@ -242,5 +242,5 @@ def test_too_many_inputs_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("kind", "own"), [("TPU v6 lite", True), ("TPU v4", False)])
-def test_chips_that_have_it(kind: str, own: bool) -> None:
+def test_chips_with_an_8_bit_product_kernel(kind: str, own: bool) -> None:
     assert (eight_bit_for(kind) is product) == own

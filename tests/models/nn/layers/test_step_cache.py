@@ -70,7 +70,7 @@ def whole(x: jax.Array) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
-def test_a_row_without_anything_kept_runs_whole(kind: CacheKind) -> None:
+def test_first_step_without_cache_runs_in_full(kind: CacheKind) -> None:
     """A first step ignores the threshold. At threshold 0 every step runs whole."""
     x = tokens(1, 2)
     hidden, after, ran = step(kind, fresh(2), x, [1e9, 1e9])
@@ -104,7 +104,7 @@ def test_other_rows_change_no_bit() -> None:
     assert not np.array_equal(first[PROMPTS:], second[PROMPTS:])
 
 
-def test_the_first_block_is_held_against_the_last_whole_step() -> None:
+def test_first_block_residual_is_compared_with_the_last_full_step() -> None:
     """Small changes accumulate, because the comparison stays with the last whole step."""
     x = tokens(5, 1)
     _, cache, _ = step("first-block", fresh(1), x, [0.0])
@@ -132,7 +132,7 @@ def test_nan_signal_runs_the_whole_step() -> None:
     assert ran == [PROMPTS]
 
 
-def test_of_two_prompts_the_one_that_changed_more_counts() -> None:
+def test_larger_change_of_two_prompts_decides_the_cache() -> None:
     x = tokens(8, 1)
     _, cache, _ = step("first-block", fresh(1), x, [0.0])
     _, _, ran = step("first-block", cache, x.at[1].multiply(1.2), [0.15])
@@ -141,7 +141,7 @@ def test_of_two_prompts_the_one_that_changed_more_counts() -> None:
     assert ran == []
 
 
-def test_unguided_step_keeps_the_other_residual() -> None:
+def test_unguided_step_preserves_the_negative_prompts_residual() -> None:
     x = tokens(9, 1)
     _, cache, _ = step("first-block", fresh(1), x, [0.0])
     hidden, after, _ = step("first-block", cache, x[:1] * 2, [0.0])
@@ -150,7 +150,7 @@ def test_unguided_step_keeps_the_other_residual() -> None:
     assert not np.array_equal(after["residual"][0, 0], cache["residual"][0, 0])
 
 
-def test_rows_side_by_side_each_take_their_own() -> None:
+def test_parallel_rows_use_their_own_cache() -> None:
     """The layout has devices for two rows. The third row's blocks run next to those of the
     first.
     """

@@ -68,7 +68,7 @@ def test_a_video_is_one(frames: int, kind: str) -> None:
     assert gen_ai.attributes(job(num_frames=frames))["gen_ai.output.type"] == kind
 
 
-def test_each_end_is_timed_with_its_error() -> None:
+def test_job_duration_is_recorded_with_its_error_type() -> None:
     registry = CollectorRegistry()
     metrics = JobMetrics(registry)
     metrics.expect(["base"], ["default"])

@@ -31,7 +31,9 @@ def counted(*queues: Queue) -> Counter[tuple[str, ...]]:
     return counts
 
 
-async def test_each_end_is_counted_by_the_call_that_made_it(queue: Queue, connect: Connect) -> None:
+async def test_job_end_is_counted_once_by_the_call_that_ended_it(
+    queue: Queue, connect: Connect
+) -> None:
     front = await connect()
     for _ in range(5):
         await queue.put(a_job(tenant_class="gold"))
@@ -130,7 +132,7 @@ async def test_lapses_are_counted_and_whether_the_job_waits_again(hasty: Queue) 
     }
 
 
-async def test_many_notes_are_all_taken(hasty: Queue) -> None:
+async def test_reap_counts_more_notes_than_one_script_call_returns(hasty: Queue) -> None:
     """More events than one script call returns."""
     for _ in range(450):
         await hasty.put(a_job())

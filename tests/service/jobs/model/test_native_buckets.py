@@ -78,7 +78,7 @@ def test_bounds_belong_to_the_bucket_below(exponent: int) -> None:
     assert [*of(math.nextafter(bound, math.inf)).positive] == [exponent * 2**SCHEMA + 1]
 
 
-def test_resolution_is_kept_while_buckets_last() -> None:
+def test_bucket_resolution_halves_above_the_maximum() -> None:
     base = 2 ** (2**-SCHEMA)
     inside = [base ** (index + 0.5) for index in range(MAX_BUCKETS)]
     assert of(*inside).schema == SCHEMA and len(of(*inside).positive) == MAX_BUCKETS

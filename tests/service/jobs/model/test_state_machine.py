@@ -49,7 +49,7 @@ MOVING = {
 """Functions of the scripts that move jobs, and the transitions that each performs."""
 
 
-def test_the_api_knows_the_end_states() -> None:
+def test_end_events_equal_the_end_states() -> None:
     assert set(END_EVENTS) == ENDED
 
 
@@ -208,7 +208,9 @@ def way(machine: Lives, name: str, script: str) -> None:  # noqa: C901 (a case f
 @pytest.mark.parametrize(
     "name, script", [(move.name, script) for move in TRANSITIONS for script in move.scripts]
 )
-def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
+def test_random_transitions_keep_the_state_machine_consistent(
+    server: Server, name: str, script: str
+) -> None:
     """Each script performs its transition as the table states, and Redis's contents stay
     consistent."""
 

@@ -34,7 +34,7 @@ async def connect(redis_url: str) -> AsyncIterator[Connect]:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_commands_wait_for_connections_that_are_fewer(connect: Connect, most: int) -> None:
+async def test_commands_wait_for_a_free_connection(connect: Connect, most: int) -> None:
     redis = connect(most)
 
     async def ask(number: int) -> tuple[str, int]:

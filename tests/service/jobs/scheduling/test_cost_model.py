@@ -152,14 +152,14 @@ def test_sizes_measured_by_only_one_pool_are_ignored() -> None:
     assert costs.slowness_by_bucket("slow") == {SMALL: 10.0}
 
 
-def test_pools_that_have_measured_different_sizes_are_compared_by_them() -> None:
+def test_layouts_are_compared_by_different_measured_sizes() -> None:
     """The large size has four times the pixels, and takes twelve times as long."""
     costs = table({(SMALL, "fast", 1): 1.0, (LARGE, "slow", 1): 12.0}, "fast", "slow")
     assert (costs.slowness("fast"), costs.slowness("slow")) == (1.0, 3.0)
     assert costs.slowness_by_bucket("slow") == {}
 
 
-def test_of_pools_that_are_good_at_different_things_one_is_the_fastest() -> None:
+def test_some_layout_has_slowness_one() -> None:
     """Otherwise each worker would leave a deadline to the other, and neither would accept it."""
     rows = {
         (SMALL, "a", 1): 1.0,

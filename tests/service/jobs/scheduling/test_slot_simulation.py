@@ -42,7 +42,7 @@ def test_single_slot_is_sequential() -> None:
     assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
 
 
-def test_a_model_that_is_away_starts_when_it_has_come() -> None:
+def test_offloaded_model_starts_after_it_is_loaded() -> None:
     away = Pool("away", slots=1, away_s=7.0)
     assert started(SlotSimulation([away], [], is_crowded=True), 1) == 9.0
     assert started(SlotSimulation([away, ONE], [], is_crowded=False), 0) == 0.0
@@ -55,7 +55,7 @@ def test_a_slow_pool_takes_longer() -> None:
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
 
 
-def test_until_few_are_left() -> None:
+def test_drain_wait_until_few_images_remain() -> None:
     running = [RunningJob("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
     servers = SlotSimulation([FOUR], running, is_crowded=True)
     assert [servers.drain_wait_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]

@@ -138,7 +138,7 @@ async def test_estimate_of_a_new_job_matches_its_rank(queue: Queue) -> None:
         await queue.cancel(job.id)
 
 
-async def test_tenant_above_its_share_waits(queue: Queue) -> None:
+async def test_tenant_above_its_fair_share_waits(queue: Queue) -> None:
     """The tenant's tag is ahead, although none of its jobs are queued."""
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce(COSTS)
@@ -232,7 +232,7 @@ async def test_no_deadline_is_met_at_the_expense_of_one_that_waits() -> None:
     assert ends_s(6.0, begins_in_s=20.0) == pytest.approx(5.0 + 6.0)
 
 
-async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> None:
+async def test_deadline_job_waits_for_a_fast_enough_worker(queue: Queue) -> None:
     """The slow worker is free. Jobs with tight deadlines wait for the fast one, one after the
     other, and end as estimated."""
     fleet = Fleet(queue, [SimulatedPool("fast", 1), SimulatedPool("slow", 1, slowness=10.0)])
@@ -289,7 +289,7 @@ async def test_estimate_uses_pools_that_are_fast_for_the_bucket() -> None:
     assert outlook.new_job_estimate(patient).ends_s == pytest.approx(200.0)
 
 
-async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
+async def test_wait_estimate_from_a_sample_of_running_jobs() -> None:
     """A snapshot with 25 of a hundred equal workers gives the same estimates as all of them."""
     facts = {f"p{i:03}": PoolFacts("x", 1) for i in range(100)}
     row = CostRow(step_s=0.1, encode_s=0, decode_s=0)
@@ -360,7 +360,7 @@ def compiled_elsewhere() -> CostTable:
 
 
 @pytest.mark.parametrize("first", [PICTURE, CLIP])
-def test_a_wait_counts_each_bucket_of_two_passes_once(first: str) -> None:
+def test_wait_estimate_counts_each_pass_bucket_once(first: str) -> None:
     outlook = WaitEstimator(QueueSnapshot(now=1000.0), compiled_elsewhere(), RULES)
     later = SecondPass(bucket=PICTURE, steps=2)
     job = Job(id="j", model=MODEL, bucket=first, steps=5, second_pass=later)

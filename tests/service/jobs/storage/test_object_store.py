@@ -101,7 +101,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_kill_in_the_midst_of_writing_leaves_a_whole_file(tmp_path: Path) -> None:
+async def test_killed_write_leaves_the_previous_file_intact(tmp_path: Path) -> None:
     """A file has a temporary name until it is complete."""
     store = Store(str(tmp_path))
     await store.put("snapshots/job_1/1-0-1", b"", "x/y")

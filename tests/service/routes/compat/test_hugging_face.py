@@ -118,7 +118,7 @@ async def test_unknown_path_has_the_same_error_format(wire: httpx.AsyncClient) -
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
-async def test_a_job_whose_client_left_is_canceled_unless_it_may_come_back(
+async def test_disconnected_client_cancels_its_job_without_idempotency_key(
     wire: httpx.AsyncClient, queue: Queue, pool: StandIn, key: str | None
 ) -> None:
     pool.may_finish.clear()

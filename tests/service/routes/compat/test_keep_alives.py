@@ -170,7 +170,7 @@ async def test_a_binary_response_is_not_padded(address: str, queue: Queue, store
             assert (await waiting).status_code == 500
 
 
-async def test_a_client_that_leaves_padding_cancels_its_job(
+async def test_client_that_disconnects_during_padding_cancels_its_job(
     app: FastAPI, address: str, queue: Queue, store: Store
 ) -> None:
     front: FrontEnd = app.state.front

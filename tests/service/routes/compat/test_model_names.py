@@ -84,7 +84,7 @@ async def test_an_alias_does_not_make_the_model_s_name_necessary(
 
 
 @pytest.mark.parametrize("model", ["tts-1", "who/is-this"])
-async def test_a_name_that_no_model_has_is_not_found(
+async def test_unknown_model_name_is_not_found(
     http: httpx.AsyncClient, pool: StandIn, model: str
 ) -> None:
     for address, body in requests(model).items():

@@ -79,7 +79,7 @@ async def test_an_image_is_sent_as_a_file(
     assert job.request["strength"] == 0.5
 
 
-async def test_an_upload_is_its_own_address_and_is_not_kept(
+async def test_upload_returns_a_data_uri_and_is_not_stored(
     client: Client, wire: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     path = tmp_path / "first.png"
@@ -154,7 +154,9 @@ async def test_a_failure_is_its_models_error(client: Client, pool: StandIn) -> N
     assert "it came out as no image" in str(error.value)
 
 
-async def test_timed_out_wait_reports_no_end_state(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_prediction_wait_timeout_returns_an_unfinished_state(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
     """The client treats any state except `starting` as the end of a prediction that it waited for.
 
     The test does not use that client, which allows half a second more than the wait.

@@ -206,7 +206,7 @@ async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: Stan
     assert job.request["scheduler"] == {"name": "ddim"} and job.request["strength"] == 0.5
 
 
-async def test_weights_are_weights_where_the_model_knows_them(
+async def test_prompt_weights_apply_if_the_model_supports_them(
     wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
 ) -> None:
     for name in ("sdxl-demo", MODEL):
@@ -364,9 +364,7 @@ async def test_flow_models_accept_only_euler(wire: httpx.AsyncClient, pool: Stan
         assert answer.status_code == 422 and MODEL in answer.json()["detail"]
 
 
-async def test_a_client_that_chose_no_sampler_makes_an_image_of_any_model(
-    wire: httpx.AsyncClient, pool: StandIn
-) -> None:
+async def test_default_sampler_works_with_any_model(wire: httpx.AsyncClient, pool: StandIn) -> None:
     plain = await asyncio.to_thread(WebUIApi, baseurl=f"{wire.base_url}/sdapi/v1")
     made = await asyncio.to_thread(plain.txt2img, prompt="a cat", width=64, height=64)
     assert made.image.size == (SIZE_PX, SIZE_PX)

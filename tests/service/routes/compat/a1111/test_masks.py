@@ -58,9 +58,7 @@ async def input_image(pool: StandIn, field: str) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-async def test_webuiapi_redraws_the_masked_part_by_its_own_defaults(
-    api: WebUIApi, sdxl: StandIn
-) -> None:
+async def test_webuiapi_inpaints_with_its_defaults(api: WebUIApi, sdxl: StandIn) -> None:
     made = await asyncio.to_thread(
         api.img2img, images=[image()], mask_image=mask(), prompt="a", width=64, height=64
     )
@@ -118,7 +116,7 @@ async def test_unchanged_image_and_mask_are_sent_as_received(
     assert await sdxl.store.get(request["mask_image"]) == base64.b64decode(fields["mask"])
 
 
-async def test_the_whole_image_is_redrawn_under_a_mask_that_is_changed(
+async def test_whole_image_is_inpainted_under_a_modified_mask(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     for further, grey in (
@@ -162,7 +160,7 @@ async def test_unsupported_mask_options_are_named(
     assert not sdxl.received
 
 
-async def test_the_same_request_again_has_the_same_answer(
+async def test_repeated_inpainting_request_returns_the_same_response(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
     headers = {"Idempotency-Key": "mine"}
@@ -173,7 +171,7 @@ async def test_the_same_request_again_has_the_same_answer(
     assert len(sdxl.received) == 1
 
 
-async def test_sizes_that_are_left_out_are_the_models(
+async def test_omitted_sizes_default_to_the_models(
     wire: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
     inpaints = SDXL.model_copy(update={"task_defaults": {"inpainting": {"width": 64}}})

@@ -75,7 +75,7 @@ async def test_options_that_a_request_may_override_are_accepted(
     assert answer.status_code == 200
 
 
-async def test_a_choice_that_has_left_is_forgotten(
+async def test_chosen_model_that_is_unregistered_is_ignored(
     wire: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:
     await queue.choose_model("client:127.0.0.1", "gone")

@@ -35,7 +35,7 @@ async def test_parameters_are_read(api: WebUIApi) -> None:
     assert (read["Seed"], read["Size-1"], read["Size-2"]) == ("42", "512", "768")
 
 
-async def test_a_file_may_say_nothing(api: WebUIApi) -> None:
+async def test_png_info_of_a_file_without_parameters_is_empty(api: WebUIApi) -> None:
     result = await asyncio.to_thread(api.png_info, Image.open(io.BytesIO(picture())))
     assert (result.info, result.parameters) == ("", {})
 

@@ -52,7 +52,7 @@ def test_unsupported_sampler_lists_supported_ones(sampler: str, schedule: str | 
     assert "Euler" in error.value.detail or "Automatic" in error.value.detail
 
 
-def test_samplers_of_a_flow_keep_its_own_spacing() -> None:
+def test_flow_samplers_keep_the_models_spacing() -> None:
     flow = SDXL.model_copy(update={"schedulers": FLOW_SCHEDULERS, "scheduler": ""})
     assert scheduler_of(flow, "Heun", "Simple") == {"name": "flow_match_heun"}
     assert scheduler_of(flow, "DPM++ 2M", None) == {"name": "dpmpp_2m"}

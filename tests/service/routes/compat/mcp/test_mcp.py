@@ -119,7 +119,7 @@ async def test_a_video_is_a_link(wire: httpx.AsyncClient, queue: Queue, store: S
     assert not [content for content in result.content if isinstance(content, types.ImageContent)]
 
 
-async def test_models_are_listed_and_the_one_that_fits_is_taken(
+async def test_mcp_lists_models_and_selects_one_for_the_task(
     wire: httpx.AsyncClient, queue: Queue, store: Store, pool: StandIn
 ) -> None:
     async with StandIn(queue, store, VIDEO), agent(wire) as client:

@@ -47,7 +47,7 @@ def test_fidelity_of_edits(fidelity: Any, named: list[str]) -> None:
     assert [warning.field for warning in warnings_of(body, PRESETS)] == named
 
 
-def test_a_model_without_presets_says_which_default_it_uses() -> None:
+def test_quality_without_presets_warns_about_the_default() -> None:
     (warning,) = warnings_of(ImageRequest(prompt="a", quality="low"), SPEC)
     assert warning.message == "the model has no preset 'fast'; its default 'exact' is used"
 

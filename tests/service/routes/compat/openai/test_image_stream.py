@@ -124,7 +124,7 @@ async def test_a_failure_is_raised_by_the_client(client: AsyncOpenAI, pool: Stan
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
-async def test_a_job_is_canceled_when_its_stream_is_left_unless_it_may_come_back(
+async def test_disconnected_stream_cancels_its_job_without_idempotency_key(
     client: AsyncOpenAI, pool: StandIn, queue: Queue, key: str | None
 ) -> None:
     pool.may_finish.clear()

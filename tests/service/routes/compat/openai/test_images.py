@@ -87,7 +87,7 @@ async def test_auto_is_the_models_own_size(
     ("quality", "preset"),
     [("high", "exact"), ("hd", "exact"), ("low", None), ("auto", None), ("standard", None)],
 )
-async def test_qualities_are_presets_where_the_model_has_them(
+async def test_openai_quality_maps_to_available_presets(
     client: AsyncOpenAI, pool: StandIn, quality: Any, preset: str | None
 ) -> None:
     await client.images.generate(prompt="a cat", quality=quality)
@@ -155,7 +155,7 @@ async def test_an_edit_has_the_nearest_size_to_its_image(
     assert made.size == "176x80"
 
 
-async def test_an_edit_has_its_images_scaled_size_where_the_model_scales(
+async def test_edit_size_is_the_scaled_size_of_its_image(
     client: AsyncOpenAI, queue: Queue, store: Store
 ) -> None:
     scaled = {"sized_by_image": ("image-to-image",), "sized_area_px": 64 * 64}
@@ -264,7 +264,7 @@ async def test_failed_job_is_not_retried_by_clients(wire: httpx.AsyncClient, poo
     assert len(pool.received) == 1
 
 
-async def test_a_repeat_with_the_same_key_is_the_same_job(
+async def test_repeated_idempotency_key_returns_the_same_job(
     client: AsyncOpenAI, pool: StandIn
 ) -> None:
     same = {"Idempotency-Key": "k"}

@@ -48,7 +48,7 @@ async def test_a_wrong_key_is_an_authentication_error(
             await client.models.list()
 
 
-async def test_a_full_queue_is_a_rate_limit_that_says_when_to_come_back(
+async def test_full_queue_is_a_rate_limit_error_with_retry_after(
     wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn, queue: Queue
 ) -> None:
     _, key = await keys.create("zoo")
