@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from models.control.slots import IMAGES, KINDS, NETWORKS, RUN_SLOTS, SCALES, VISIBLE
 from models.interface.pipeline import PyTree
@@ -71,7 +71,7 @@ def residuals(
     runs: Sequence[Run],
     rows: PyTree,
     values: Mapping[str, Array],
-    inputs: Sequence[Float[Array, "rows prompts ..."]],
+    inputs: Sequence[Shaped[Array, "rows prompts ..."]],
 ) -> PyTree:
     """Return the residuals of all rows' controls for the controlled network: [rows · prompts, ...].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from models.control.by_row import HINTS
 from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
+from models.flow.joint_control import control_inputs, hints
+from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales, scheduler_of
 from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
@@ -29,7 +32,8 @@ class CaptionPipeline(ChatPipeline):
     A row has latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features]; lengths
     [prompts], each caption's tokens without padding; and grid [h, w], an array without values in
     the shape of the VAE's latents. If part of an image is kept, it has mask, clean and noise
-    [tokens, 4c]. It may have a step_cache.
+    [tokens, 4c]. If the model has ControlNets, it has hints [slots, tokens, 4c]. It may have a
+    step_cache.
     """
 
     PROMPTS = ("captions", "lengths")
@@ -53,10 +57,18 @@ class CaptionPipeline(ChatPipeline):
         tokens = h * w // self.PATCH**2
         plan = self.plan(request, tokens, request.image_strength(from_image="image" in images))
         solver = scheduler_of(request, self.scheduler).solver
+        control = requested_controls(
+            request.control, images, self.spec, (request.width, request.height)
+        )
+        draw = partial(draw_noise, generator_of(request), self.latent_channels, (h, w))
         return self.build_draft(
             request,
-            {**self._draws(request, images, plan, (h, w)), **first_history(solver)},
-            self.steps(request, plan),
+            {
+                **control_inputs(self.controls, control, partial(draw, self.dtype)),
+                **self._draws(request, images, plan, draw, (h, w)),
+                **first_history(solver),
+            },
+            self.controls.steps(self.steps(request, plan), control),
             tokens,
             history_key(solver) + (",masked" if "mask_image" in images else ""),
             head,
@@ -84,8 +96,13 @@ class CaptionPipeline(ChatPipeline):
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an input image as initial latents."""
         read = inputs["read"].astype(bool)[:, self.CUT :]
+        encode = partial(self.encode_image, weights)
+        first = first_latents(inputs, encode, self.pack)
+        if self.graphs.controls is not None:
+            empty = jnp.zeros_like(first["latents"], self.dtype)
+            first[HINTS] = hints(encode, self.pack, inputs, self.controls.count, empty)
         return {
-            **first_latents(inputs, partial(self.encode_image, weights), self.pack),
+            **first,
             "grid": as_grid(inputs["noise"]),
             "captions": self.captions(weights, inputs)[:, self.CUT :],
             "lengths": read.sum(axis=1, dtype=jnp.int32),
@@ -105,10 +122,14 @@ class CaptionPipeline(ChatPipeline):
         request: FlowImageRequest,
         images: Mapping[str, bytes],
         plan: Plan,
+        draw: Callable[[Any], Float[np.ndarray, "h w c"]],
         grid: tuple[int, int],
     ) -> dict[str, np.ndarray]:
-        """Draw the request's noise, and read the input image if there is one."""
-        draw = partial(draw_noise, generator_of(request), self.latent_channels, grid)
+        """Draw the noise, and read the input image if there is one.
+
+        Args:
+            draw: draws the next noise of the request's generator, in a dtype.
+        """
         if "image" not in images:
             return {"noise": draw(self.TEXT_NOISE_DTYPE or self.dtype)}
         size = (request.width, request.height)

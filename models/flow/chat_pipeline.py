@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.control.slots import NO_CONTROLS, ControlSlots
 from models.interface.denoising_pipeline import Draft, flatten_prompts
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
@@ -36,6 +37,8 @@ class ChatNetworks(NamedTuple):
     preview: Any
     vision: Any = None
     """Tower that reads images for the text encoder; None: the checkpoint has none."""
+    controls: Any = None
+    """List of ControlNets; None if the model has no ControlNets."""
 
 
 class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
@@ -53,10 +56,12 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         scheduler: FlowMatchEuler,
         tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
+        controls: ControlSlots = NO_CONTROLS,
     ) -> None:
         transformer = modules.transformer
         super().__init__(spec, modules, used_dtype(transformer.latents_in.kernel), vae_tiling)
         self.config, self.scheduler, self.tokenizer = transformer.config, scheduler, tokenizer
+        self.controls = controls
         self.width: int = transformer.latents_in.out_features
         """Features of a token in the transformer."""
         self.latent_channels: int = transformer.latents_in.in_features // self.PATCH**2
@@ -118,13 +123,15 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
             jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), modulations),
             grids,
             cache,
-            **self.network_inputs(rows),
+            **self.network_inputs(weights, rows, values),
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         of_prompts: Array = velocity.reshape(batch, prompts, *velocity.shape[1:])
         return of_prompts
 
-    def network_inputs(self, rows: PyTree) -> Mapping[str, Any]:
+    def network_inputs(
+        self, weights: ChatNetworks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> Mapping[str, Any]:
         """Return the transformer's inputs beyond latents, prompts and time; by default none."""
         return {}
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from models.checkpoint.config_fields import arguments
 from models.flux.config import FluxConfig
 
 NAME = "FluxControlNetModel"
@@ -38,10 +34,3 @@ class FluxControlNetConfig(FluxConfig):
             raise ValueError("num_layers and num_single_layers are 0: it would add nothing")
         if self.num_mode is not None:
             self.check_integers("num_mode")
-
-    @classmethod
-    def read(cls, config: Mapping[str, Any], file: Path) -> FluxControlNetConfig:
-        """Parse a Flux ControlNet's config. Raises: ValueError: an unknown key or a wrong value."""
-        if (kind := config.get("_class_name", NAME)) != NAME:
-            raise ValueError(f"{file}: is of class {kind}; ControlNets of Flux are {NAME}s")
-        return cls(**arguments(cls, config, str(file)))

@@ -13,6 +13,7 @@ from models.adapters.layer_names import Spelling
 from models.checkpoint.authors_names import Fused
 from models.checkpoint.key_mapping import Renames, layer_renames
 from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
+from models.flow.joint_control import OWN_RENAMES
 from models.flow.joint_names import (
     BLOCKS,
     DOUBLE,
@@ -56,16 +57,9 @@ RENAMES: Renames = (
         (SINGLE_BLOCKS, "single_blocks"),
     ),
 )
-_OUTPUTS = {"controlnet_blocks": "double_out", "controlnet_single_blocks": "single_out"}
-
 CONTROL_RENAMES: Renames = (
     *RENAMES,
-    *layer_renames({"controlnet_x_embedder": "hint_in"}),
-    *(
-        (rf"{source}\.(\d+)\.{array}", rf"{path}.{leaf}[\1]")
-        for source, path in _OUTPUTS.items()
-        for array, leaf in (("weight", "kernel"), ("bias", "bias"))
-    ),
+    *OWN_RENAMES,
     (r"controlnet_mode_embedder\.weight", "kinds.embedding"),
 )
 """Keys of a Flux ControlNet → paths in `FluxControlNet`."""

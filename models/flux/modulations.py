@@ -7,7 +7,6 @@ modulations of many steps are therefore computed in one pass over these paramete
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -19,6 +18,7 @@ from models.nn.blocks.joint_transformer import (
     OF_OUTPUT,
     OF_SINGLE,
     OF_STREAM,
+    BlockModulations,
     Modulations,
     OfLayers,
     vectors_of,
@@ -32,14 +32,6 @@ Vector = Float[Array, "batch width"]
 
 TIME_FEATURES = 256
 """Width of the sinusoids of timestep and guidance; the same in every Flux."""
-
-
-class BlockModulations(NamedTuple):
-    """Modulations of all blocks; None for block kinds that the network does not have."""
-
-    image: OfLayers | None
-    text: OfLayers | None
-    single: OfLayers | None
 
 
 class BlockConditions(nnx.Module):

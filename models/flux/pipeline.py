@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 
 from models.control.by_row import HINTS
 from models.control.slots import NO_CONTROLS, ControlSlots
+from models.flow.joint_control import control_inputs, hints
 from models.flux.config import FluxConfig
-from models.flux.controlling import control_arrays, control_inputs, hints
+from models.flux.controlling import control_arrays
 from models.flux.image_conditioning import image_leaves, image_tokens
 from models.flux.image_inputs import ImageDraws
 from models.flux.key_mapping import SPELLINGS
@@ -134,7 +135,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         control = requested_controls(request.control, images, self.spec, size)
         inputs = {
             **texts.inputs,
-            **control_inputs(self.controls, control, draws),
+            **control_inputs(self.controls, control, draws.noise),
             **self.kind.inputs(request, images, plan, draws),
             **image_prompt_inputs(
                 request,
@@ -197,7 +198,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         hint_leaves = {}
         if self.graphs.controls is not None:
             encode, empty = partial(self.encode_image, weights), jnp.zeros_like(latents, self.dtype)
-            hint_leaves[HINTS] = hints(encode, inputs, self.controls.count, empty)
+            hint_leaves[HINTS] = hints(encode, pack, inputs, self.controls.count, empty)
         return {
             **hint_leaves,
             "latents": latents,

@@ -55,3 +55,20 @@ class QwenImageConfig(HeadedConfig):
                 f"{self.out_channels}, {PATCH**2} times as many"
             )
         self.check_rope(3)
+
+
+@dataclass(frozen=True)
+class QwenImageControlNetConfig(QwenImageConfig):
+    """Fields of diffusers' QwenImageControlNetModel config, with its defaults."""
+
+    extra_condition_channels: int = 0
+    """Channels of a mask, in addition to the control image's latents."""
+
+    def __post_init__(self) -> None:
+        if self.extra_condition_channels:
+            raise ValueError(
+                f"extra_condition_channels {self.extra_condition_channels}: a ControlNet that also "
+                "reads a mask (Inpainting) is not served; choose one that reads only an image, "
+                "such as InstantX/Qwen-Image-ControlNet-Union"
+            )
+        super().__post_init__()

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.interface.family import Family, PublishedCheckpoint, SingleFiles, config_files
+from models.interface.family import (
+    Family,
+    PublishedCheckpoint,
+    SingleFiles,
+    config_files,
+    with_control,
+)
 from models.sampling.published import FLOW_MATCH
 from models.text.published import QWEN2_5_VL_7B
 from models.vae.published import QWEN_IMAGE as VAE
@@ -26,6 +32,8 @@ QWEN_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "vae": VAE,
 }
 EDIT_2511 = {**QWEN_IMAGE, "transformer": {**TRANSFORMER, "zero_cond_t": True}}
+CONTROLNET: Mapping[str, Any] = {"num_layers": 5}
+"""InstantX/Qwen-Image-ControlNet-Union: five double blocks, no modes (its README)."""
 PROCESSOR = {
     "min_pixels": 3136,
     "max_pixels": 12845056,
@@ -43,6 +51,8 @@ SCHEDULER = {
     "shift_terminal": 0.02,
 }
 
+FILES = config_files(PIPELINES[0], SCHEDULER, QWEN_IMAGE)
+
 
 def _edit(pipeline: str, networks: Mapping[str, Mapping[str, Any]]) -> PublishedCheckpoint:
     files = config_files(pipeline, SCHEDULER, networks)
@@ -56,9 +66,11 @@ FAMILY = Family(
         **dict.fromkeys(PIPELINES, f"{__package__}.load"),
         **dict.fromkeys((EDIT, EDIT_INPAINT, EDIT_PLUS), f"{__package__}.edit.load"),
     },
+    options=frozenset({"controls"}),
     single_files=SingleFiles(("text_encoder", "vae"), "transformer_blocks and txt_norm"),
     published={
-        "qwen-image": PublishedCheckpoint(config_files(PIPELINES[0], SCHEDULER, QWEN_IMAGE)),
+        "qwen-image": PublishedCheckpoint(FILES),
+        "qwen-image-controlnet-union": with_control(FILES, CONTROLNET),
         "qwen-image-edit": _edit(EDIT, QWEN_IMAGE),
         "qwen-image-edit-2509": _edit(EDIT_PLUS, QWEN_IMAGE),
         "qwen-image-edit-2511": _edit(EDIT_PLUS, EDIT_2511),

@@ -1,7 +1,7 @@
 """Maps array names of the Qwen-Image transformer to paths in `QwenImageTransformer`.
 
-Source: diffusers' QwenImageTransformer2DModel, whose keys ComfyUI's single files also use; its
-loaders/lora_conversion_utils.py for the prefixes of adapters.
+Source: diffusers' QwenImageTransformer2DModel, whose keys ComfyUI's single files also use, and
+QwenImageControlNetModel; its loaders/lora_conversion_utils.py for the prefixes of adapters.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from models.adapters.layer_names import DOTTED, OF_PEFT, Spelling
 from models.checkpoint.key_mapping import Renames, layer_renames
 from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
+from models.flow.joint_control import OWN_RENAMES
 from models.flow.joint_names import BLOCKS, double_renames, outer_layers
 
 RENAMES: Renames = (
@@ -23,6 +24,9 @@ RENAMES: Renames = (
     *double_renames({r"net\.0\.proj": "up", r"net\.2": "down"}, "img_mlp", "txt_mlp"),
 )
 """Keys of Qwen-Image in diffusers' layout → paths."""
+
+CONTROL_RENAMES: Renames = (*RENAMES, *OWN_RENAMES)
+"""Keys of a ControlNet → paths in `QwenImageControlNet`."""
 
 AT_ZERO: Renames = ((r"__index_timestep_zero__", ""),)
 """Marker key in ComfyUI's files of networks with references at timestep 0 (Edit 2511). It is not an

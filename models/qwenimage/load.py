@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.single_file import VAE_PREFIXES, Naming
@@ -14,6 +15,7 @@ from models.flow.load import FamilyCheckpoint, load_checkpoint
 from models.loading.preview import flat_frame_encoder
 from models.loading.sources import Reading
 from models.qwenimage.config import QwenImageConfig
+from models.qwenimage.control_checkpoint import controls_of
 from models.qwenimage.family import FAMILY
 from models.qwenimage.key_mapping import RENAMES, namings_of
 from models.qwenimage.network import QwenImageTransformer
@@ -46,12 +48,14 @@ def read_as(
         pipeline: pipeline constructor, with the arguments that `chat_pipeline` passes.
         chat: chat template of the prompts.
 
-    Raises: ValueError: an unsupported config.
+    Raises: CheckpointError, ValueError: an unsupported config or ControlNet.
     """
     config, text, vae, scheduler = parts.read_configs(
         folder, reading.scheduler, QwenImageConfig, Qwen25Config, VideoVaeConfig
     )
     _check_fit(config, vae, text)
+    controls = controls_of(reading, config, kind)
+    slots: dict[str, Any] = {"controls": controls.slots} if controls.networks else {}
     names = renames_of(text, STATES)
     in_file = Naming(VAE_PREFIXES, AUTHORS_MARK, original_renames(vae))
     in_files = namings_of(config.zero_cond_t)
@@ -70,9 +74,10 @@ def read_as(
         },
         ChatNetworks,
         spec_of(vae, kind, min_steps=2 if scheduler.shift_terminal else 1),
-        parts.chat_pipeline(pipeline, folder, reading, scheduler, chat),
+        parts.chat_pipeline(pipeline, folder, reading, scheduler, chat, **slots),
         vae.downsampling,
         flat_frame_encoder,
+        controls=controls,
     )
 
 

@@ -13,7 +13,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.blocks.joint_transformer import OF_OUTPUT, OF_STREAM, Modulations, vectors_of
+from models.nn.blocks.joint_transformer import (
+    OF_OUTPUT,
+    OF_STREAM,
+    BlockModulations,
+    Modulations,
+    vectors_of,
+)
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
 from models.nn.layers.scanned import stack
@@ -23,20 +29,41 @@ TIME_FEATURES = 256
 """Width of the timestep's sinusoids; the same in every Qwen-Image."""
 
 
-class QwenImageConditions(nnx.Module):
+class TimeConditions(nnx.Module):
     """Embedding of a timestep to the modulations of all blocks."""
 
     def __init__(
         self, config: QwenImageConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
     ) -> None:
         width, layers = config.width, config.num_layers
-        self.zero_cond_t = config.zero_cond_t
-        modulation = partial(Modulation, width, param_dtype=param_dtype)
+        modulation = partial(Modulation, width, OF_STREAM, param_dtype=param_dtype)
         self.time_in = ConditionMLP(TIME_FEATURES, width, rngs=rngs, param_dtype=param_dtype)
         self.image_modulation, self.text_modulation = (
-            stack(partial(modulation, OF_STREAM), layers, rngs=rngs) for _ in range(2)
+            stack(modulation, layers, rngs=rngs) for _ in range(2)
         )
-        self.out_modulation = modulation(OF_OUTPUT, rngs=rngs)
+
+    def vector(self, timestep: Float[Array, " batch"]) -> Float[Array, "batch width"]:
+        """Embed timesteps: 1000 · sigma, 0 to 1000, float32."""
+        output: Array = self.time_in(sinusoid(timestep, TIME_FEATURES))
+        return output
+
+    def of_blocks(self, vector: Float[Array, "batch width"]) -> BlockModulations:
+        """Compute the modulations of all blocks, in the dtype of the weights."""
+        image, text = (vectors_of(x, vector) for x in (self.image_modulation, self.text_modulation))
+        return BlockModulations(image, text, None)
+
+
+class QwenImageConditions(TimeConditions):
+    """Embedding of a timestep to the modulations of all blocks and of the output norm."""
+
+    def __init__(
+        self, config: QwenImageConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+    ) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype)
+        self.zero_cond_t = config.zero_cond_t
+        self.out_modulation = Modulation(
+            config.width, OF_OUTPUT, rngs=rngs, param_dtype=param_dtype
+        )
 
     def __call__(self, timestep: Float[Array, " batch"]) -> Modulations:
         """Compute all modulations, in the dtype of the weights.
@@ -47,15 +74,10 @@ class QwenImageConditions(nnx.Module):
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
         """
-        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
+        vector = self.vector(timestep)
         of_image = vectors_of(self.image_modulation, vector)
         if self.zero_cond_t:
-            at_zero = self.time_in(sinusoid(0 * timestep, TIME_FEATURES))
-            of_references = vectors_of(self.image_modulation, at_zero)
+            of_references = vectors_of(self.image_modulation, self.vector(0 * timestep))
             of_image = jnp.concatenate([of_image, of_references], axis=2)
-        return Modulations(
-            of_image,
-            vectors_of(self.text_modulation, vector),
-            None,
-            self.out_modulation(vector),
-        )
+        of_text = vectors_of(self.text_modulation, vector)
+        return Modulations(of_image, of_text, None, self.out_modulation(vector))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from models.nn.attention.attention import TokenAttention, token_attention
 from models.nn.blocks.double_stream import StreamShape
 from models.nn.blocks.feed_forward import GeluFeedForward
-from models.nn.blocks.joint_transformer import JointTransformer, Modulations
+from models.nn.blocks.joint_transformer import ControlArrays, JointTransformer, Modulations
 from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import Kinds
 from models.nn.layers.step_cache import CachedStep
@@ -28,6 +28,12 @@ from models.vae.references import Grid
 
 THETA = 10_000.0
 """Base of the RoPE frequencies; the same in every Qwen-Image."""
+
+
+def shape_of(config: QwenImageConfig) -> StreamShape:
+    """Return the shape of a Qwen-Image stream: width, heads and feed-forward."""
+    width = config.width
+    return StreamShape(width, config.num_attention_heads, partial(GeluFeedForward, width))
 
 
 class QwenImageTransformer(JointTransformer):
@@ -43,9 +49,7 @@ class QwenImageTransformer(JointTransformer):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        width, heads = config.width, config.num_attention_heads
-        shape = StreamShape(width, heads, partial(GeluFeedForward, width))
-        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        shape, kinds = shape_of(config), Kinds(rngs=rngs, param_dtype=param_dtype)
         super().__init__(config, shape, attention, QwenImageConditions, theta=THETA, **kinds)
         self.text_norm = RMSNorm(config.joint_attention_dim, shape.epsilon, **kinds)
 
@@ -57,6 +61,7 @@ class QwenImageTransformer(JointTransformer):
         modulations: Modulations,
         grids: tuple[Grid, ...],
         cache: CachedStep | None = None,
+        control_arrays: ControlArrays | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
         """Return the velocity of the latents, in the dtype of the weights.
 
@@ -66,6 +71,7 @@ class QwenImageTransformer(JointTransformer):
             modulations: output of `conditions` for the timestep.
             grids: token rows and columns of each image, in token order.
             cache: state of earlier steps; may replace most blocks.
+            control_arrays: residuals of ControlNets; None: the model has no ControlNets.
         """
         tokens = captions.shape[1]
         return self.velocity(
@@ -77,4 +83,5 @@ class QwenImageTransformer(JointTransformer):
             cache,
             jnp.arange(tokens) < lengths[:, None],
             math.prod(grids[0]) if self.config.zero_cond_t else None,
+            control_arrays,
         )

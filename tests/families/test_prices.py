@@ -58,7 +58,11 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
 SLICE = Topology.parse("v6e:2x4")
 CONTROLLED = [
     (name, base)
-    for entry, base in (("sdxl-controlnet", "sdxl"), ("flux-controlnet", "flux-dev"))
+    for entry, base in (
+        ("sdxl-controlnet", "sdxl"),
+        ("flux-controlnet", "flux-dev"),
+        ("qwenimage-controlnet", "qwen-image"),
+    )
     for name in EVERY[entry].published
 ]
 """Checkpoints with controls, and the same checkpoints without."""

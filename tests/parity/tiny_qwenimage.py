@@ -10,6 +10,7 @@ from diffusers import (
     AutoencoderKLQwenImage,
     DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
+    QwenImageControlNetModel,
     QwenImageEditInpaintPipeline,
     QwenImageEditPipeline,
     QwenImageEditPlusPipeline,
@@ -82,6 +83,23 @@ def make_qwenimage(
         transformer=network,
     ).save_pretrained(folder, **save_kwargs)
     return folder
+
+
+CONTROL_SHARED = (
+    *("in_channels", "out_channels", "attention_head_dim", "num_attention_heads"),
+    *("joint_attention_dim", "axes_dims_rope"),
+)
+"""Fields that a ControlNet takes from its transformer by default."""
+
+
+def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) -> Any:
+    """Write a ControlNet of two blocks for that checkpoint's transformer; return it."""
+    base = QwenImageTransformer2DModel.load_config(checkpoint / "transformer")
+    shared: dict[str, Any] = {name: base[name] for name in CONTROL_SHARED}
+    config = {**shared, "num_layers": 2, **overrides}
+    network = randomize(QwenImageControlNetModel(**config), seed)
+    network.save_pretrained(folder)
+    return network
 
 
 _SMALLER: Config = {

@@ -62,6 +62,14 @@ class Modulations(NamedTuple):
     out: Float[Array, "batch vectors width"]
 
 
+class BlockModulations(NamedTuple):
+    """Modulations of all blocks; None for block kinds that the network does not have."""
+
+    image: OfLayers | None
+    text: OfLayers | None
+    single: OfLayers | None
+
+
 BlockIndices = tuple[int, ...]
 """Index by block into several arrays."""
 Arrays = Mapping[BlockIndices, Float[Array, "_rows _arrays _tokens width"]]
@@ -102,7 +110,62 @@ MakeSingle = Callable[..., Any]
 """Function that builds a single-stream block: (tokens, vectors, positions) → tokens."""
 
 
-class JointTransformer(nnx.Module):
+class JointBlocks(nnx.Module):
+    """Input layers, conditions and blocks, which a transformer and its ControlNets share."""
+
+    def __init__(
+        self,
+        config: JointConfig,
+        shape: StreamShape,
+        attention: TokenAttention,
+        conditions: Callable[..., Any],
+        single: tuple[MakeSingle, int] | None = None,
+        *,
+        theta: float,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+    ) -> None:
+        """Create the layers.
+
+        Args:
+            conditions: builds, from the config, the module that computes modulations.
+            single: builder of the single blocks, and their number; None: no single blocks.
+            theta: base of the positions' frequencies.
+        """
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        dense = partial(linear, use_bias=shape.use_bias, **kinds)
+
+        def blocks(kind: Callable[..., Block], layers: int) -> Block | None:
+            return stack_any(partial(kind, shape, attention), layers, **kinds)
+
+        self.config, self.epsilon = config, shape.epsilon
+        self.axes_dims, self.theta = config.axes_dims_rope, theta
+        self.latents_in = dense(config.in_channels, shape.width, (None, "embed"))
+        self.text_in = dense(config.joint_attention_dim, shape.width, (None, "embed"))
+        self.conditions = conditions(config, **kinds)
+        self.double_blocks = blocks(DoubleBlock, config.num_layers)
+        self.single_blocks = None if single is None else blocks(*single)
+
+    def _positions(
+        self,
+        image_ids: np.ndarray | RowGrids,
+        text_ids: np.ndarray,
+        text_keys: Bool[Array, "batch text_tokens"] | None,
+    ) -> Positions:
+        """Return the positions of text and image, joined, and the keys that count."""
+        rotated = self.axes_dims, self.theta
+        if isinstance(image_ids, RowGrids):
+            text = joined_positions((text_ids,), *rotated)
+            if text_keys is not None:
+                text = text._replace(keys=padded_tokens.pad(text_keys))
+            return join_positions([text, image_ids.positions(*rotated)])
+        positions = joined_positions((text_ids, image_ids), *rotated)
+        if text_keys is None:
+            return positions
+        return positions._replace(keys=keys_of_rows(text_keys, len(image_ids)))
+
+
+class JointTransformer(JointBlocks):
     """Transformer from latents and text to velocity, modulated by time and other conditioning."""
 
     def __init__(
@@ -121,26 +184,14 @@ class JointTransformer(nnx.Module):
         """Create the layers of the transformer.
 
         Args:
-            conditions: builds, from the config, the module that computes modulations.
-            single: builder of the single blocks, and their number; None: no single blocks.
-            theta: base of the positions' frequencies.
             out_channels: channels of a token's velocity; None: those of the latents.
+            Others as of `JointBlocks`.
         """
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
-        dense = partial(linear, use_bias=shape.use_bias, **kinds)
-
-        def blocks(kind: Callable[..., Block], layers: int) -> Block | None:
-            return stack_any(partial(kind, shape, attention), layers, **kinds)
-
-        self.config, self.epsilon = config, shape.epsilon
-        self.axes_dims, self.theta = config.axes_dims_rope, theta
-        self.latents_in = dense(config.in_channels, shape.width, (None, "embed"))
-        self.text_in = dense(config.joint_attention_dim, shape.width, (None, "embed"))
-        self.conditions = conditions(config, **kinds)
-        self.double_blocks = blocks(DoubleBlock, config.num_layers)
-        self.single_blocks = None if single is None else blocks(*single)
+        super().__init__(config, shape, attention, conditions, single, theta=theta, **kinds)
         channels = config.in_channels if out_channels is None else out_channels
-        self.latents_out = dense(shape.width, channels, ("embed", None))
+        out = partial(linear, use_bias=shape.use_bias, **kinds)
+        self.latents_out = out(shape.width, channels, ("embed", None))
 
     def velocity(
         self,
@@ -180,24 +231,6 @@ class JointTransformer(nnx.Module):
         scale, shift = split_vectors(modulations.out)
         velocity = self.latents_out(modulate(image, shift, scale, self.epsilon))
         return velocity[:, : latents.shape[1]]
-
-    def _positions(
-        self,
-        image_ids: np.ndarray | RowGrids,
-        text_ids: np.ndarray,
-        text_keys: Bool[Array, "batch text_tokens"] | None,
-    ) -> Positions:
-        """Return the RoPE positions of text and image, joined, and the mask of their keys."""
-        rotated = self.axes_dims, self.theta
-        if isinstance(image_ids, RowGrids):
-            text = joined_positions((text_ids,), *rotated)
-            if text_keys is not None:
-                text = text._replace(keys=padded_tokens.pad(text_keys))
-            return join_positions([text, image_ids.positions(*rotated)])
-        positions = joined_positions((text_ids, image_ids), *rotated)
-        if text_keys is None:
-            return positions
-        return positions._replace(keys=keys_of_rows(text_keys, len(image_ids)))
 
     def _run(
         self,

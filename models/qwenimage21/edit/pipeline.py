@@ -119,7 +119,9 @@ class QwenImage21EditPipeline(QwenImage21Pipeline):
         opaque = jnp.pad(pixels, ((0, 0), (0, 0), (0, alpha)), constant_values=1)
         return super().encode_image(weights, opaque, noise)
 
-    def network_inputs(self, rows: PyTree) -> Mapping[str, Any]:
+    def network_inputs(
+        self, weights: ChatNetworks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> Mapping[str, Any]:
         """Return the number of the caption's tokens before each reference."""
         places = rows.get("reference_places", {})
         return {"places": tuple(places[index].shape[1] for index in sorted(places))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,35 @@ def drawn_by_diffusers(
     output = pipeline(**arguments, generator=generator, output_type="np")
     pixels = output.frames[0] if frames else output.images[0]
     return (pixels * 255).astype(np.uint8) if frames else (pixels * 255).round().astype(np.uint8)
+
+
+def drawn_with_controls(
+    folder: Path, request: Fields, images: Mapping[str, bytes], family: str
+) -> np.ndarray:
+    """Draw a request with diffusers, with ControlNets that are no unions.
+
+    Args:
+        family: prefix of the names of diffusers' classes.
+    """
+    import diffusers
+
+    entries = request["control"]
+    kind, multiple, pipeline = (
+        getattr(diffusers, f"{family}{name}")
+        for name in ("ControlNetModel", "MultiControlNetModel", "ControlNetPipeline")
+    )
+    names = dict.fromkeys(entry["name"] for entry in entries)
+    joined = multiple([kind.from_pretrained(folder / "controls" / name) for name in names])
+    more = {
+        "control_image": [Image.open(io.BytesIO(file)) for file in images.values()],
+        "controlnet_conditioning_scale": [entry["scale"] for entry in entries],
+        "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
+        "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
+    }
+    fields = {name: value for name, value in request.items() if name != "control"}
+    return drawn_by_diffusers(
+        folder, fields, of=partial(pipeline.from_pretrained, controlnet=joined), **more
+    )
 
 
 FEW: Fields = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}

@@ -22,6 +22,7 @@ from tests.families.suite.entry import (
     Fields,
     SuiteEntry,
     drawn_by_diffusers,
+    drawn_with_controls,
     image_file,
     tiny,
 )
@@ -158,27 +159,6 @@ def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
     return both
 
 
-def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request with diffusers, with ControlNets that are no unions."""
-    import diffusers
-
-    entries = request["control"]
-    kind: Any = diffusers.FluxControlNetModel
-    nets = [kind.from_pretrained(folder / "controls" / entry["name"]) for entry in entries]
-    joined: Any = diffusers.FluxMultiControlNetModel(nets)
-    pipeline: Any = diffusers.FluxControlNetPipeline
-    more = {
-        "control_image": [Image.open(io.BytesIO(file)) for file in images.values()],
-        "controlnet_conditioning_scale": [entry["scale"] for entry in entries],
-        "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
-        "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
-    }
-    fields = {name: value for name, value in request.items() if name != "control"}
-    return drawn_by_diffusers(
-        folder, fields, of=partial(pipeline.from_pretrained, controlnet=joined), **more
-    )
-
-
 BOTH: Fields = {
     "control": [
         {"name": "edges", "scale": 0.7, "end": 0.5},
@@ -204,7 +184,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         request={**PLAIN.request, "guidance_scale": 3.5, **BOTH},
         least_request={**PLAIN.least_request, **BOTH},
         reference=partial(
-            _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
+            drawn_with_controls,
+            images={str(index): image_file(9 + index) for index in range(2)},
+            family="Flux",
         ),
         published={
             "flux-controlnet-union": "FLUX.1 dev with ControlNet Union",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from models.loading.sources import ControlSource
 from tests.families.suite.entry import (
     CLIP,
     FEW,
@@ -19,6 +20,7 @@ from tests.families.suite.entry import (
     Fields,
     SuiteEntry,
     drawn_by_diffusers,
+    drawn_with_controls,
     image_file,
     tiny,
 )
@@ -62,6 +64,34 @@ PLAIN = SuiteEntry(
     weighted_prompts=False,
 )
 
+CONTROL_NETS = {"edges": {"num_layers": 2}, "depth": {"num_layers": 1}}
+BOTH: Fields = {
+    "control": [{"name": "edges", "scale": 0.7, "end": 0.5}, {"name": "edges", "scale": 0.5}]
+}
+UNLIKE: tuple[Fields, ...] = (
+    BOTH,
+    {"control": [{"name": "depth", "scale": 0.9, "start": 0.3}]},
+    {"control": []},
+    {"control": [{"name": "depth", "scale": 0.6}, {"name": "edges", "scale": 0.4}]},
+)
+"""Controls of the rows of one batch: two networks, one network, or none."""
+CONTROL_IMAGES = {f"control.{index}.image": image_file(9 + index) for index in range(2)}
+
+
+def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Return a function that also writes two ControlNets."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_qwenimage import make_control
+
+        make(folder)
+        for seed, (name, sizes) in enumerate(CONTROL_NETS.items(), 5):
+            make_control(folder / "controls" / name, folder, seed, **sizes)
+        return folder
+
+    return both
+
+
 IMAGES = {
     "image": image_file(9, size=(120, 120)),
     "reference_images.0": image_file(10, size=(130, 100)),
@@ -87,6 +117,21 @@ EDIT = replace(
 
 ENTRIES: Mapping[str, SuiteEntry] = {
     "qwenimage": PLAIN,
+    "qwenimage-controlnet": replace(
+        PLAIN,
+        place=23,
+        make=_with_controls(PLAIN.make),
+        least=_with_controls(PLAIN.least),
+        request={**PLAIN.request, **BOTH},
+        least_request={**PLAIN.least_request, **BOTH},
+        reference=partial(drawn_with_controls, images=CONTROL_IMAGES, family="QwenImage"),
+        published={"qwen-image-controlnet-union": "Qwen-Image with ControlNet Union"},
+        images=CONTROL_IMAGES,
+        image_fields=BOTH,
+        controls={name: ControlSource(f"controls/{name}") for name in CONTROL_NETS},
+        max_controls=2,
+        batch_variants=UNLIKE,
+    ),
     "qwenimage-edit": EDIT,
     "qwenimage-edit-plus": replace(
         EDIT,

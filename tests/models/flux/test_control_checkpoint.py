@@ -10,9 +10,9 @@ import pytest
 
 from models.checkpoint.folder import CheckpointError
 from models.control.checkpoint import kind_of
+from models.flow.joint_control import by_interval
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of, read_files
-from models.flux.controlling import by_interval
 from models.flux.kinds import FILL, PLAIN
 from models.loading.sources import ControlSource, Reading
 
