@@ -195,6 +195,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_two_adapters_of_several_pages",
     ),
     "parity/test_flux2.py": ("test_references_have_an_order",),
+    "parity/test_flux2_dev.py": ("test_references",),
     "parity/test_hires.py": (),
     "parity/test_ltx_second_stage.py": (),
     "parity/test_qwenimage.py": ("test_caption_padding_has_no_effect",),

@@ -1,4 +1,4 @@
-"""FLUX.2 klein.
+"""FLUX.2: klein and dev.
 
 May import every room of `models` but other families and `demo`.
 """

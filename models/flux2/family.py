@@ -32,7 +32,7 @@ KLEIN_9B = {
     "text_encoder": QWEN3_8B,
     "vae": FLUX_2,
 }
-NETWORKS = {
+DEV_NETWORKS = {
     "transformer": {"guidance_embeds": True},
     "text_encoder": MISTRAL_SMALL_3,
     "vae": FLUX_2,
@@ -45,7 +45,7 @@ FAMILY = Family(
     dict.fromkeys((KLEIN, DEV), f"{__package__}.load"),
     single_files=SingleFiles(("text_encoder", "vae"), "double_blocks or transformer_blocks"),
     published={
-        "flux2-dev": PublishedCheckpoint(config_files(DEV, SHIFTED_BY_TOKENS, NETWORKS)),
+        "flux2-dev": PublishedCheckpoint(config_files(DEV, SHIFTED_BY_TOKENS, DEV_NETWORKS)),
         **{
             f"flux2-klein-{size}": PublishedCheckpoint(
                 config_files(KLEIN, SHIFTED_BY_TOKENS, networks, is_distilled="base" not in size)

@@ -1,4 +1,4 @@
-"""Tokenizers and text encoders: CLIP, T5, UMT5, Qwen, Gemma.
+"""Tokenizers and text encoders: CLIP, T5, UMT5, Qwen, Mistral, Gemma.
 
 May import `checkpoint`, `interface`, `nn`, `parallel`, `spec`.
 """

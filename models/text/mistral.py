@@ -97,8 +97,5 @@ class MistralEncoder(QwenEncoder):
 
 
 def renames_of(config: MistralConfig, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
-    """Return rename rules for the encoder of those states; the vision part is ignored.
-
-    Files of ComfyUI also contain the vocabulary.
-    """
-    return (*renames_up_to(config, states, WITH_VISION), *VISION_KEYS, ("tekken_model", ""))
+    """Return rename rules for the encoder of those states; the vision part is ignored."""
+    return (*renames_up_to(config, states, WITH_VISION), *VISION_KEYS)

@@ -89,7 +89,7 @@ def test_dropped_term_breaks_parity(pairs: Mapping[str, Pair], path: tuple[str, 
     assert_far(run_atelier(pair.atelier, BASE, weights=damaged), drawn_by(pair.diffusers, BASE))
 
 
-def test_padding_counts(pairs: Mapping[str, Pair]) -> None:
+def test_zeroed_padding_breaks_parity(pairs: Mapping[str, Pair]) -> None:
     """The transformer attends to the features of the padding on the left."""
 
     def without_padding(row: dict[str, Any]) -> dict[str, Any]:

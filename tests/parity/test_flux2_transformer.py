@@ -16,7 +16,7 @@ from flax import nnx
 from models.checkpoint.folder import read_config
 from models.checkpoint.key_mapping import target
 from models.flux2.config import Flux2Config
-from models.flux2.family import KLEIN_4B, KLEIN_9B
+from models.flux2.family import DEV_NETWORKS, KLEIN_4B, KLEIN_9B
 from models.flux2.key_mapping import RENAMES
 from models.flux2.network import Flux2Transformer
 from models.loading.abstract import abstract_module
@@ -138,7 +138,9 @@ def test_every_array_of_the_reference_has_a_place(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("published", "billions"), [(KLEIN_4B, 3.88), (KLEIN_9B, 9.08)])
+@pytest.mark.parametrize(
+    ("published", "billions"), [(KLEIN_4B, 3.88), (KLEIN_9B, 9.08), (DEV_NETWORKS, 32.22)]
+)
 def test_published_sizes(published: Mapping[str, Any], billions: float) -> None:
     module = abstract_module(Flux2Transformer, Flux2Config.from_dict(published["transformer"]))
     leaves = flat_parameters(module).values()

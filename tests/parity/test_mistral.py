@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from models.flux2.load import SYSTEM_MESSAGE
 from models.loading.abstract import abstract_module
 from models.text.chat import MistralTokenizer
 from models.text.mistral import MistralConfig, MistralEncoder, renames_of
+from models.text.published import MISTRAL_SMALL_3
 from models.weights.loader import load
 from tests.parity.distances import largest
 from tests.parity.test_qwen3 import TOLERANCE, tokens
@@ -123,6 +125,13 @@ def test_defaults_are_those_of_transformers() -> None:
     for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps"):
         assert getattr(config, name) == getattr(reference, name), name
     assert config.rope_theta == reference.rope_parameters["rope_theta"]
+
+
+def test_published_size() -> None:
+    """Parameters of the first thirty of forty layers, without the head and the vision tower."""
+    config = MistralConfig.from_dict(MISTRAL_SMALL_3)
+    leaves = jax.tree.leaves(nnx.state(abstract_module(MistralEncoder, config, ENCODER.states)))
+    assert round(sum(leaf.size for leaf in leaves) / 1e9, 2) == 17.34
 
 
 PROMPTS = (

@@ -1,4 +1,4 @@
-"""Suite entries of FLUX.2-klein, without and with reference images."""
+"""Suite entries of FLUX.2 klein, without and with reference images, and of FLUX.2 dev."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.families.suite.entry import (
     tiny,
 )
 
-flux2 = partial(tiny, "tiny_flux2:make_flux2")
+flux2, dev = (partial(tiny, f"tiny_flux2:make_flux2{kind}") for kind in ("", "_dev"))
 HEADS = {"num_attention_heads": 8, "attention_head_dim": 8, "axes_dims_rope": (2, 2, 2, 2)}
 REFERENCES = {
     "image": image_file(9, size=(75, 64)),
@@ -46,16 +46,27 @@ PLAIN = SuiteEntry(
     weighted_prompts=False,
 )
 
+EDIT = replace(
+    PLAIN,
+    place=8,
+    reference=partial(
+        drawn_by_diffusers, image=[Image.open(io.BytesIO(file)) for file in REFERENCES.values()]
+    ),
+    images=REFERENCES,
+    largest_images=MEGAPIXELS,
+)
+
 ENTRIES: Mapping[str, SuiteEntry] = {
     "flux2": PLAIN,
-    "flux2-edit": replace(
-        PLAIN,
-        place=8,
-        reference=partial(
-            drawn_by_diffusers,
-            image=[Image.open(io.BytesIO(file)) for file in REFERENCES.values()],
-        ),
-        images=REFERENCES,
-        largest_images=MEGAPIXELS,
+    "flux2-edit": EDIT,
+    "flux2-dev": replace(
+        EDIT,
+        place=23,
+        make=dev(transformer={**HEADS, "num_single_layers": 2}),
+        least=dev(transformer={"num_layers": 1, "num_single_layers": 1}),
+        least_request={**LEAST, "max_sequence_length": 60},
+        guided={},
+        unguided={},
+        published={"flux2-dev": "FLUX.2 dev"},
     ),
 }

@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 from tests.models.sdxl import original_writer
 from tests.models.single_files import Tensors
 
-_TIME = "time_guidance_embed.timestep_embedder."
+_TIME, _GUIDANCE = (f"time_guidance_embed.{kind}_embedder." for kind in ("timestep", "guidance"))
 NAMES = (
     ("x_embedder", "img_in"),
     ("context_embedder", "txt_in"),
     (f"{_TIME}linear_1", "time_in.in_layer"),
     (f"{_TIME}linear_2", "time_in.out_layer"),
+    (f"{_GUIDANCE}linear_1", "guidance_in.in_layer"),
+    (f"{_GUIDANCE}linear_2", "guidance_in.out_layer"),
     ("modulation_img.linear", "modulation_img.lin"),
     ("modulation_txt.linear", "modulation_txt.lin"),
     ("stream_modulation.linear", "stream_modulation.lin"),

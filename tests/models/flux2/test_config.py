@@ -1,7 +1,8 @@
-"""Configs and specs of FLUX.2 klein: supported values, and refusals by name."""
+"""Configs and specs of FLUX.2: supported values, and refusals by name."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from models.spec.request import RequestError
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"guidance_embeds": True}, "guidance_embeds"),
         ({"patch_size": 2}, "patch_size"),
         ({"in_channels": 126}, "in_channels"),
         ({"out_channels": 64}, "out_channels"),
@@ -54,6 +54,28 @@ def test_distilled_and_base_have_their_authors_defaults(tmp_path: Path) -> None:
         assert spec.limits.size_multiple_px == 16
         assert spec.limits.max_reference_images == 3
         assert spec.fields >= {"image", "reference_images"}
+
+
+def test_dev_has_guidance_as_an_input_and_ten_images(tmp_path: Path) -> None:
+    loaded = pipeline("flux2-dev", tmp_path)
+    spec = loaded.spec
+    assert (spec.defaults["num_inference_steps"], spec.defaults["guidance_scale"]) == (50, 4.0)
+    assert not {"negative_prompt", "mask_image", "strength"} & spec.fields
+    assert spec.tasks == ("text-to-image", "image-to-image")
+    assert spec.limits.max_reference_images == 9
+    prepared = loaded.prepare({**spec.defaults, "prompt": "words", "seed": 0}, {})
+    assert not any(step.program.guided for step in prepared.steps)
+    assert prepared.steps[0].values["guidance_scale"] == 4.0
+    assert prepared.inputs["ids"].shape == (1, 512)
+
+
+@pytest.mark.parametrize(("name", "embeds"), [("flux2-dev", False), ("flux2-klein-4b", True)])
+def test_guidance_of_the_other_pipeline_is_refused(name: str, embeds: bool, tmp_path: Path) -> None:
+    published.write(name, tmp_path)
+    file = tmp_path / "transformer/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"guidance_embeds": embeds}))
+    with pytest.raises(CheckpointError, match="guidance_embeds must be"):
+        registry.load("k", str(tmp_path), "bfloat16", {}, reader=SHAPES)
 
 
 def test_panoramas_are_bounded_by_their_pixels(tmp_path: Path) -> None:

@@ -30,10 +30,13 @@ from tests.models.single_files import (
     weights,
     write,
 )
-from tests.parity.tiny_flux2 import make_flux2
+from tests.parity.tiny_flux2 import make_flux2, make_flux2_dev
 
 WIDE = {"num_single_layers": 11}
 """Enough blocks for two-digit indices."""
+LANGUAGE_MODEL = "language_model.model."
+OTHER_KEYS = ("vision_tower.", "multi_modal_projector.", "language_model.lm_head.")
+"""Beginnings of keys of a Mistral Small 3."""
 
 
 def all_in_one(folder: Path, autoencoder: Tensors, encoder: str = "qwen3_4b") -> Tensors:
@@ -42,7 +45,11 @@ def all_in_one(folder: Path, autoencoder: Tensors, encoder: str = "qwen3_4b") ->
     of_transformer = transformer(folder / "transformer")
     return {
         **{f"model.diffusion_model.{key}": t for key, t in of_transformer.items()},
-        **{f"text_encoders.{encoder}.transformer.model.{key}": t for key, t in text.items()},
+        **{
+            f"text_encoders.{encoder}.transformer.model.{key.removeprefix(LANGUAGE_MODEL)}": t
+            for key, t in text.items()
+            if not key.startswith(OTHER_KEYS)
+        },
         **{f"vae.{key}": t for key, t in autoencoder.items()},
     }
 
@@ -79,6 +86,18 @@ def test_all_networks_in_one_file(
     autoencoder = (vae if encoder == "qwen3_4b" else plain_vae)(folder / "vae")
     tensors = all_in_one(folder, autoencoder, encoder)
     assert_all_are_read(tensors, other, whole, tmp_path / "all.safetensors")
+
+
+def test_all_networks_of_dev_in_one_file(tmp_path: Path) -> None:
+    """ComfyUI's files also contain the tokenizer, and lack the encoder's last layers."""
+    folder, other = (make_flux2_dev(tmp_path / str(seed), seed=seed) for seed in (0, 50))
+    tensors = {
+        **all_in_one(folder, vae(folder / "vae"), "mistral3_24b"),
+        "tekken_model": torch.zeros(3, dtype=torch.uint8),
+    }
+    read = {key: t for key, t in tensors.items() if ".layers.30." not in key}
+    assert len(read) < len(tensors) and "model.diffusion_model.guidance_in.in_layer.weight" in read
+    assert_all_are_read(read, other, weights(folder), tmp_path / "all.safetensors")
 
 
 def test_diffusers_own_names(folder: Path, whole: ChatNetworks, tmp_path: Path) -> None:
