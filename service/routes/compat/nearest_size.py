@@ -34,8 +34,8 @@ def size_of_ratio(
     sides = [_number(side) for side in ratio.split(":")] if isinstance(ratio, str) else []
     if len(sides) != 2 or not all(sides):
         raise Invalid([FieldError(field, "must be WIDTH:HEIGHT, such as 16:9")])
-    own = math.prod(spec.defaults.get(side, 1024) for side in ("width", "height"))
-    width = math.sqrt((_number(megapixels) * MEGAPIXEL or own) * sides[0] / sides[1])
+    default_area = math.prod(spec.defaults.get(side, 1024) for side in ("width", "height"))
+    width = math.sqrt((_number(megapixels) * MEGAPIXEL or default_area) * sides[0] / sides[1])
     return nearest(spec, limits, math.ceil(width), math.ceil(width * sides[1] / sides[0]))
 
 
