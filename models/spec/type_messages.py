@@ -65,7 +65,9 @@ def type_message(error: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Format a bound of a validation error: 1000000.0 as 1000000."""
+    """Format a bound: 1000000.0 as 1000000, and the values of JSON as JSON writes them."""
+    if isinstance(value, str):
+        return {"True": "true", "False": "false", "None": "null"}.get(value, value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

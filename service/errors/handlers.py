@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 from models.spec.type_messages import type_message
 from service.errors.field_paths import path_of
 from service.errors.forms import answer
+from service.errors.other_paths import advice
 from service.errors.problems import (
     MAX_ERRORS,
     FieldError,
@@ -101,7 +102,8 @@ async def _router_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, headers = request.url.path, dict(error.headers or {})
     if error.status_code == 404:
-        return answer(request, NotFound(f"no route matches {path!r}; see /docs"))
+        routes = getattr(request.app.state, "methods", {})
+        return answer(request, NotFound(f"no route matches {path!r}; {advice(path, routes)}"))
     if error.status_code == 405:
         headers |= _allowed(request)
         message = f"{path!r} does not support {request.method}; see /docs"

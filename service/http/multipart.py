@@ -28,6 +28,8 @@ from service.schemas.unknown_fields import ALIASES
 
 MEDIA_TYPE = "multipart/form-data"
 MAX_FILENAME_CHARS = 255
+MAX_LISTED = 16
+"""Maximum number of a form's parts that an error lists."""
 LONG_BOUNDARY = "the boundary in Content-Type is too long; use up to 70 characters"
 BROKEN_PARTS = "a boundary or the header of a part is broken"
 _INDEX = re.compile(r"\d{0,4}\]", re.ASCII)
@@ -219,7 +221,9 @@ class _Form:
         part, bracket, _ = name.partition("[")
         if bracket and part in self._parts and not self._parts[part].repeats:
             return f"is not a part of the form; send all of {part} as JSON, in the part {part}"
-        message = f"is not a part of the form; available: {', '.join(self._parts)}"
+        is_short = len(self._parts) <= MAX_LISTED
+        more = f"available: {', '.join(self._parts)}" if is_short else "see /docs"
+        message = f"is not a part of the form; {more}"
         suggestion = did_you_mean(name, self._parts, ALIASES[""])
         return f"{message}; did you mean {suggestion}?" if suggestion in self._parts else message
 

@@ -76,6 +76,10 @@ EXAMPLE_REQUESTS: dict[str, ExampleRequest] = {
     "/v1/images/edits": ExampleRequest(
         "/v1/images/edits", form={"prompt": "a cat", "n": "1"}, files={"image": PNG}
     ),
+    "/v1/images/edits by JSON": ExampleRequest(
+        "/v1/images/edits",
+        {"prompt": "a cat", "images": [{"image_url": f"data:image/png;base64,{IMAGE}"}], "n": 1},
+    ),
     "/v1/chat/completions": ExampleRequest(
         "/v1/chat/completions",
         {

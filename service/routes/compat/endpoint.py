@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
@@ -74,24 +74,44 @@ class CompatibleRequestBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty_texts(cls, values: Any) -> Any:
-        """Omit empty texts of optional fields, which forms and client programs send.
+    def _without_empty_values(cls, values: Any) -> Any:
+        """Omit empty texts of optional fields, which forms and settings of programs contain.
 
-        An empty prompt is a prompt.
+        An empty prompt is a prompt. `[]` in place of an object is empty: PHP writes `{}` so.
         """
-        if not isinstance(values, dict) or "" not in values.values():
+        if not isinstance(values, dict) or not any(value in ("", []) for value in values.values()):
             return values
         optional = {
-            field.alias or name
+            field.alias or name: field.annotation
             for name, field in cls.model_fields.items()
-            if name != "prompt" and not field.is_required() and field.default is None
+            if name != "prompt" and not field.is_required()
         }
         return {
-            name: value for name, value in values.items() if value != "" or name not in optional
+            name: value
+            for name, value in values.items()
+            if name not in optional
+            or (value != "" and (value != [] or _accepts_lists(optional[name])))
         }
+
+
+def _accepts_lists(annotation: Any) -> bool:
+    """Return whether a type accepts a list."""
+    kind = get_origin(annotation)
+    is_list = annotation is Any or kind is list
+    return is_list or (kind is not dict and any(map(_accepts_lists, get_args(annotation))))
+
+
+def lowered(value: Any) -> Any:
+    """Return a text in lower case, without white space around it; other values unchanged."""
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def listed(value: Any) -> Any:
+    """Return a text as a list of one; other values unchanged."""
+    return [value] if isinstance(value, str) else value
 
 
 def file_format(name: Any) -> Any:
     """Return the name of a file format as `output.format` has it: `JPG` is `jpeg`."""
-    lowered = name.lower() if isinstance(name, str) else name
-    return "jpeg" if lowered == "jpg" else lowered
+    plain = lowered(name)
+    return "jpeg" if plain == "jpg" else plain

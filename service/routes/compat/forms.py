@@ -17,6 +17,8 @@ from service.schemas.request import GenerateRequest
 
 TEXT_BYTES = 2**18
 """Maximum size of a text field."""
+ABSENT = ("null", "undefined")
+"""Texts that programs in JavaScript write for a field without a value."""
 
 
 class HeldPart(MemoryPart):
@@ -61,7 +63,8 @@ class FilesPart:
 
         Browsers send an empty part without a file name for an input without a file; it is skipped.
         """
-        return [bytes(file.data) for file in self.files if file.data or file.filename]
+        absent = (b"", *(text.encode() for text in ABSENT))
+        return [bytes(file.data) for file in self.files if file.filename or file.data not in absent]
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,9 @@ async def read(
     file_parts = {name: FilesPart(max_bytes, name, hold) for name in files}
     with hold.receiving():
         await read_form(request, {**text_parts, **file_parts}, max_bytes)
+    given = {name: part.text() for name, part in text_parts.items() if part.is_present}
     return Form(
-        {name: part.text() for name, part in text_parts.items() if part.is_present},
+        {name: text for name, text in given.items() if name == "prompt" or text not in ABSENT},
         {name: data for name, part in file_parts.items() if (data := part.contents())},
     )
 

@@ -5,15 +5,13 @@ Source: the models' schemas at fal.ai and replicate.com, such as black-forest-la
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from service.errors.problems import FieldError, Invalid
 from service.jobs.model.job import FieldWarning
 from service.routes.compat.call import Call
 from service.routes.compat.names import FieldNames
-from service.routes.compat.nearest_size import nearest
+from service.routes.compat.nearest_size import size_of_ratio
 from service.schemas.request import GenerateRequest
 
 _SAFETY = "has no effect; this server's operator configures the safety check"
@@ -41,11 +39,15 @@ EMPTY: tuple[Any, ...] = (None, "", [], {})
 """Values of fields that ask for nothing."""
 OFF = (("refine", "no_refiner"),)
 """Values of fields that switch off what this server does by other fields."""
+
+
+def asks_for_nothing(value: Any) -> bool:
+    """Return whether the value of a field that is not served is empty, or switches it off."""
+    return value is False or value in EMPTY
+
+
 _NATIVE_FIELDS = frozenset(GenerateRequest.model_fields)
 SIDES = ("width", "height")
-MEGAPIXEL = 1024 * 1024
-OF_IMAGE = ("match_input_image", "custom", "auto", "default")
-"""Values of `aspect_ratio` that leave the size to the other fields."""
 
 
 def without_effect(
@@ -53,7 +55,7 @@ def without_effect(
 ) -> tuple[dict[str, Any], list[FieldWarning]]:
     """Return a vendor's request fields without those of `NO_EFFECT`, and a warning for each.
 
-    Fields that this API does not have are omitted if they are empty: they ask for nothing.
+    Fields that this API does not have are omitted if they are empty or false.
 
     Args:
         names: of fields in the vendor's API.
@@ -61,7 +63,7 @@ def without_effect(
     remaining = {
         name: value
         for name, value in fields.items()
-        if name not in NO_EFFECT and (name in _NATIVE_FIELDS or value not in EMPTY)
+        if name not in NO_EFFECT and (name in _NATIVE_FIELDS or not asks_for_nothing(value))
         if (name, value) not in OFF
     }
     warnings = [
@@ -82,28 +84,14 @@ async def with_size(call: Call, fields: Mapping[str, Any], names: FieldNames) ->
     """
     if "aspect_ratio" not in fields:
         return dict(fields)
-    ratio, area = fields["aspect_ratio"], _number(fields.get("megapixels"))
     rest = {name: value for name, value in fields.items() if name != "aspect_ratio"}
-    if ratio in (None, *OF_IMAGE) or {*SIDES} & rest.keys():
+    if {*SIDES} & rest.keys():
         return rest
-    sides = [_number(side) for side in ratio.split(":")] if isinstance(ratio, str) else []
-    if len(sides) != 2 or not all(sides):
-        message = "must be WIDTH:HEIGHT, such as 16:9"
-        raise Invalid([FieldError(names.of("aspect_ratio"), message)])
-    front = call.front
+    front, name = call.front, names.of("aspect_ratio")
     spec = (await front.models.get(fields["model"])).spec
-    pixels = area * MEGAPIXEL or math.prod(spec.defaults.get(side, 1024) for side in SIDES)
-    width = math.sqrt(pixels * sides[0] / sides[1])
-    height = width * sides[1] / sides[0]
-    size = nearest(spec, front.settings.limits, math.ceil(width), math.ceil(height))
+    ratio, area = fields["aspect_ratio"], fields.get("megapixels")
+    size = size_of_ratio(spec, front.settings.limits, ratio, name, area)
+    if size is None:
+        return rest
     rest.pop("megapixels", None)
     return rest | dict(zip(SIDES, size, strict=True))
-
-
-def _number(value: Any) -> float:
-    """Parse a positive number of up to eight characters; 0: the value is not one."""
-    try:
-        number = float(str(value)[:8])
-    except ValueError:
-        return 0.0
-    return number if 0.01 <= number <= 1000 else 0.0

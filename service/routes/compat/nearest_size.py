@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from models.spec.model_spec import ModelSpec
+from service.errors.problems import FieldError, Invalid
 from service.schemas.limits import Bounds, bounds_of
 from service.settings.limits import LimitSettings
+
+MEGAPIXEL = 1024 * 1024
+OF_IMAGE = ("match_input_image", "custom", "auto", "default")
+"""Aspect ratios that leave the size to the other fields."""
+
+
+def size_of_ratio(
+    spec: ModelSpec, limits: LimitSettings, ratio: Any, field: str, megapixels: Any = None
+) -> tuple[int, int] | None:
+    """Return the supported size that is closest to an aspect ratio and an area.
+
+    None: the ratio leaves the size to the other fields.
+
+    Args:
+        ratio: such as `16:9`.
+        field: name of the ratio in the request, for errors.
+        megapixels: the area. Default: that of the model's default size.
+
+    Raises: Invalid: not a ratio.
+    """
+    if ratio is None or ratio in OF_IMAGE:
+        return None
+    sides = [_number(side) for side in ratio.split(":")] if isinstance(ratio, str) else []
+    if len(sides) != 2 or not all(sides):
+        raise Invalid([FieldError(field, "must be WIDTH:HEIGHT, such as 16:9")])
+    default_area = math.prod(spec.defaults.get(side, 1024) for side in ("width", "height"))
+    width = math.sqrt((_number(megapixels) * MEGAPIXEL or default_area) * sides[0] / sides[1])
+    return nearest(spec, limits, math.ceil(width), math.ceil(width * sides[1] / sides[0]))
+
+
+def _number(value: Any) -> float:
+    """Return a positive number of up to eight characters; 0: the value is none."""
+    try:
+        number = float(str(value)[:8])
+    except ValueError:
+        return 0.0
+    return number if 0.01 <= number <= 1000 else 0.0
 
 
 def nearest(spec: ModelSpec, limits: LimitSettings, width: int, height: int) -> tuple[int, int]:

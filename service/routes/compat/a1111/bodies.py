@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
-from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.endpoint import CompatibleRequestBody, listed
 from service.schemas.examples import PIXEL, schema_example
 from service.schemas.request_parts import ImageData, Text
 
@@ -71,7 +71,7 @@ class TextToImage(CompatibleRequestBody):
     """Number of images of a batch."""
     n_iter: Many | None = 1
     """Number of batches. All images belong to one job; image i has seed `seed + i`."""
-    enable_hr: StrictBool | None = None
+    enable_hr: bool | None = None
     """Hires fix: generate, upscale, and denoise again. Only for `txt2img`. `false` runs one pass,
     even if the model's default is two; null or absent selects the model's default."""
     hr_scale: float | None = 2.0
@@ -93,9 +93,9 @@ class TextToImage(CompatibleRequestBody):
     """Share of the steps before the refiner takes over. Default: 0.8."""
     override_settings: dict[str, Any] | None = None
     """Options of this request only: `sd_model_checkpoint` selects the model."""
-    disable_extra_networks: StrictBool | None = False
+    disable_extra_networks: bool | None = False
     """Removes adapter tags from the prompt without using the adapters."""
-    send_images: StrictBool | None = True
+    send_images: bool | None = True
     """Includes the images in the response; the job stores them in any case."""
 
     @model_validator(mode="before")
@@ -118,7 +118,7 @@ class ImageToImage(TextToImage):
 
     model_config = ConfigDict(json_schema_extra=schema_example(EXAMPLE | {"init_images": [PIXEL]}))
 
-    init_images: Annotated[list[ImageData], Field(min_length=1)]
+    init_images: Annotated[list[ImageData], BeforeValidator(listed), Field(min_length=1)]
     """Input image, in base64."""
     mask: ImageData | None = None
     """Inpainting mask: white where the image is regenerated; of a file with transparency, where it

@@ -12,7 +12,7 @@ from typing import Any
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import control_units
 from service.routes.compat.a1111.bodies import FIELDS_OF_SCRIPTS, ImageToImage, TextToImage
-from service.routes.compat.hosted_fields import EMPTY
+from service.routes.compat.hosted_fields import asks_for_nothing
 from service.schemas.unknown_fields import unknown_field
 
 IGNORED_FIELDS = frozenset(
@@ -51,7 +51,7 @@ NEUTRAL_VALUES: Mapping[str, Sequence[Any]] = {
     "script_name": EMPTY_VALUES,
     "infotext": EMPTY_VALUES,
     "latent_mask": EMPTY_VALUES,
-    "resize_mode": ZERO_VALUES,
+    "resize_mode": (*ZERO_VALUES, "Just resize"),
     "initial_noise_multiplier": ONE_VALUES,
 }
 """Accepted values by field; errors propose the first."""
@@ -59,12 +59,42 @@ IMAGE_ONLY_FIELDS = ImageToImage.model_fields.keys() - {"init_images", "mask"}
 """Fields that have no effect without an input image."""
 NEUTRAL_WITH_MASK: Mapping[str, Sequence[Any]] = {"mask_round": (True, None)}
 """Accepted values by field, if the request has a mask."""
-IGNORED_OPTIONS = frozenset({"CLIP_stop_at_last_layers", "enable_pnginfo", "return_grid"})
-"""Options that are ignored: SDXL ignores CLIP's layers in AUTOMATIC1111, too."""
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("model", "model_name", "checkpoint", "sd_model", "sd_model_checkpoint"),
+        "name the model in override_settings.sd_model_checkpoint",
+    ),
+    **dict.fromkeys(
+        ("init_image", "init_images", "image", "mask"),
+        "send init_images and mask to /sdapi/v1/img2img",
+    ),
+    "sampler": "did you mean sampler_name?",
+    "num_inference_steps": "did you mean steps?",
+    "guidance_scale": "did you mean cfg_scale?",
+    "strength": "did you mean denoising_strength?",
+    "num_images": "did you mean batch_size?",
+    "loras": "write <lora:NAME:0.8> in the prompt",
+}
+"""Advice by unknown field: names of other APIs, and of `img2img` alone."""
+IGNORED_OPTIONS = frozenset(
+    (
+        # SDXL ignores CLIP's layers in AUTOMATIC1111, too
+        *("CLIP_stop_at_last_layers", "enable_pnginfo", "return_grid", "multiple_tqdm"),
+        # the device's memory and speed, and encodings of files on the server's disk
+        *("sd_checkpoints_limit", "sd_checkpoint_cache", "sd_vae_checkpoint_cache", "upcast_attn"),
+        *("jpeg_quality", "webp_lossless", "cross_attention_optimization"),
+        "face_restoration_model",
+        # the source of noise: pixels equal diffusers', not AUTOMATIC1111's
+        *("randn_source", "enable_batch_seeds", "forge_preset", "forge_inference_memory"),
+        *("forge_unet_storage_dtype", "forge_async_loading", "forge_pin_shared_memory"),
+    )
+)
+"""Options that are ignored, whatever their value."""
 IGNORED_PREFIXES = (
     *("save_", "samples_", "grid_", "outdir_", "directories_", "live_preview", "show_progress"),
+    *("ui_", "interrogate_", "memmon_", "extra_networks_", "export_", "img_", "target_side"),
 )
-"""First letters of ignored options: files on the server's disk, and the progress of its page."""
+"""First letters of ignored options: files on the server's disk, and its page."""
 NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
     "sd_vae": ("Automatic", "N/A", *EMPTY_VALUES),
     "forge_additional_modules": ([], *EMPTY_VALUES),
@@ -73,6 +103,24 @@ NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
     "filter_nsfw": OFF_VALUES,
     "face_restoration": OFF_VALUES,
     "tiling": OFF_VALUES,
+    "emphasis": ("Original", None),
+    "enable_emphasis": (True, None),
+    **dict.fromkeys(("initial_noise_multiplier", "inpainting_mask_weight"), ONE_VALUES),
+    **dict.fromkeys(
+        (
+            *("token_merging_ratio", "token_merging_ratio_hr", "token_merging_ratio_img2img"),
+            *("img2img_extra_noise", "s_churn", "s_tmin", "s_min_uncond"),
+        ),
+        ZERO_VALUES,
+    ),
+    **dict.fromkeys(
+        (
+            *("img2img_color_correction", "img2img_fix_steps", "use_old_scheduling"),
+            *("use_old_karras_scheduler_sigmas", "use_old_emphasis_implementation"),
+            *("always_discard_next_to_last_sigma", "hires_fix_use_firstpass_conds"),
+        ),
+        OFF_VALUES,
+    ),
 }
 """Accepted values by option."""
 
@@ -91,15 +139,28 @@ def _wrong(extra_fields: Mapping[str, Any], has_mask: bool) -> Iterator[FieldErr
             yield from _running_scripts(value)
         elif name in NEUTRAL_VALUES or (name in NEUTRAL_WITH_MASK and has_mask):
             allowed = NEUTRAL_VALUES.get(name) or NEUTRAL_WITH_MASK[name]
-            if value not in allowed:
+            if _plain(value) not in allowed:
                 yield FieldError(name, _not_served(allowed))
         elif (
             name not in IGNORED_FIELDS
             and name not in NEUTRAL_WITH_MASK
             and name not in IMAGE_ONLY_FIELDS
-            and value not in EMPTY
+            and not asks_for_nothing(value)
         ):
-            yield unknown_field([name], TextToImage)
+            yield _unknown(name)
+
+
+def _unknown(name: str) -> FieldError:
+    """Create the error for an unknown field, with AUTOMATIC1111's field of its meaning, if any."""
+    if name in ELSEWHERE:
+        return FieldError(name, f"there is no such field; {ELSEWHERE[name]}")
+    return unknown_field([name], TextToImage)
+
+
+def _plain(value: Any) -> Any:
+    """Return a text that is a switch as true or false."""
+    switches = {"false": False, "true": True}
+    return switches.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 def _not_served(allowed: Sequence[Any]) -> str:
@@ -108,8 +169,8 @@ def _not_served(allowed: Sequence[Any]) -> str:
 
 
 def _running_scripts(scripts: Any) -> Iterator[FieldError]:
-    """Report enabled AUTOMATIC1111 scripts; a disabled one has no arguments, or false first."""
-    if scripts is None:
+    """Report enabled scripts; a disabled script has no arguments, or false as the first."""
+    if scripts in (None, []):
         return
     if not isinstance(scripts, dict):
         yield FieldError("alwayson_scripts", "must be an object")
@@ -127,7 +188,7 @@ def _is_off(name: str, args: Any) -> bool:
         rest = args[len(fields) :]  # Seed's: a switch, a second seed, its strength, two sides
         return not (rest and rest[0] and any(rest[2:]))
     units = [unit for unit in args if isinstance(unit, dict)]
-    return args[0] in (False, None) or (bool(units) and all(map(_is_unit_off, units)))
+    return _plain(args[0]) in (False, None) or (bool(units) and all(map(_is_unit_off, units)))
 
 
 def _is_unit_off(unit: Mapping[str, Any]) -> bool:
@@ -150,5 +211,5 @@ def wrong_options(options: Mapping[str, Any], prefix: str = "") -> Iterator[Fiel
         if allowed is None:
             message = "is not supported; leave it out. The supported option is sd_model_checkpoint"
             yield FieldError(f"{prefix}{name}", message)
-        elif value not in allowed:
+        elif _plain(value) not in allowed:
             yield FieldError(f"{prefix}{name}", _not_served(allowed))

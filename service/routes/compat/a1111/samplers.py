@@ -27,6 +27,8 @@ from service.errors.problems import FieldError, Invalid
 
 FLOW = "flow_match_euler"
 """Scheduler of flow models; a request without one uses it too."""
+UNCHOSEN = frozenset(("automatic", "default", "none"))
+"""Names, in lower case, by which clients (SD.Next and others) leave the choice to the server."""
 CLIENT_DEFAULTS = ("Euler a", "DDIM")
 """Default samplers of clients (webuiapi, SillyTavern), sent without a choice of the user. A model
 without them uses its own scheduler."""
@@ -48,7 +50,7 @@ def scheduler_of(
 
     Raises: Invalid: the model does not support this sampler or scheduler.
     """
-    sampler_choice, chosen_schedule = _select(spec, sampler, _schedule(schedule))
+    sampler_choice, chosen_schedule = _select(spec, _chosen(sampler), _schedule(_chosen(schedule)))
     if sampler_choice is None and not chosen_schedule.options:
         return None
     name = scheduler_name(sampler_choice, spec.schedulers) if sampler_choice else spec.scheduler
@@ -59,6 +61,11 @@ def scheduler_of(
     supported = spec.schedulers.get(name or "", {})
     options = {key: value for key, value in chosen_schedule.options.items() if key in supported}
     return {"name": name, **implied, **options}
+
+
+def _chosen(name: str | None) -> str | None:
+    """Return a name; None: it leaves the choice to the server."""
+    return None if name is None or name.strip().lower() in UNCHOSEN else name
 
 
 def _has_schedules(spec: ModelSpec) -> bool:

@@ -13,10 +13,12 @@ from service.jobs.model.job import FieldWarning
 from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.routes.compat.a1111.hires import with_passes
-from service.routes.compat.a1111.prompts import without_adapters
+from service.routes.compat.a1111.prompts import unknown_tags, without_adapters
 from service.routes.compat.a1111.samplers import eta_of, scheduler_of, without_noise
 from service.routes.compat.names import FieldNames
 
+MAX_WARNINGS = 8
+"""Maximum number of unknown kinds of tags that are named."""
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         "model": "override_settings.sd_model_checkpoint",
@@ -102,11 +104,15 @@ def has_two_scales(body: TextToImage, spec: ModelSpec) -> bool:
 
 
 def warnings_of(body: TextToImage, spec: ModelSpec) -> list[FieldWarning]:
-    """Return warnings about AUTOMATIC1111 fields that the model does not have."""
-    if body.distilled_cfg_scale is None or has_two_scales(body, spec):
-        return []
-    message = f"has no effect; the model {spec.name!r} has no distilled guidance"
-    return [FieldWarning(field="distilled_cfg_scale", message=message)]
+    """Return warnings about fields that the model does not have, and tags of unknown kinds."""
+    warnings = [
+        FieldWarning(field="prompt", message=f"<{kind}:…> has no effect; use <lora:name:scale>")
+        for kind in unknown_tags(body.prompt or "")[:MAX_WARNINGS]
+    ]
+    if body.distilled_cfg_scale is not None and not has_two_scales(body, spec):
+        message = f"has no effect; the model {spec.name!r} has no distilled guidance"
+        warnings.append(FieldWarning(field="distilled_cfg_scale", message=message))
+    return warnings
 
 
 def _syntax(spec: ModelSpec) -> dict[str, Any]:

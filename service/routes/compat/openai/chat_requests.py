@@ -6,37 +6,36 @@ Generation (`modalities`, `image_config`).
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Set
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict
 
 from models.spec.model_spec import ModelSpec
 from service.admission.parse import parse_as
 from service.errors.problems import FieldError, Invalid
 from service.jobs.model.job import FieldWarning
-from service.routes.compat.endpoint import CompatibleRequestBody
+from service.routes.compat.endpoint import CompatibleRequestBody, listed, lowered
 from service.routes.compat.names import FieldNames
-from service.routes.compat.nearest_size import nearest
+from service.routes.compat.nearest_size import size_of_ratio
 from service.routes.compat.openai import examples
+from service.routes.compat.openai.extra_fields import OpenAIBody
 from service.routes.compat.openai.image_requests import ImageRequest
 from service.schemas.examples import schema_example
 from service.schemas.request import GenerateRequest
 from service.schemas.request_parts import MAX_LISTED_IMAGES
+from service.schemas.unknown_fields import ALIASES
 from service.settings.limits import LimitSettings
 
 NO_EFFECT = "has no effect on images"
 MAX_WARNINGS = 32
 """Maximum number of fields without effect that are named."""
 MAX_FIELD_CHARS = 80
+OF_MESSAGE = "has no effect; the last user message has the prompt and the input images"
 _OWN = frozenset({"prompt", "model", "stream", "response_format", "image", "partial_images"})
-FIELDS = frozenset({*ImageRequest.model_fields, *GenerateRequest.model_fields}) - _OWN
+FIELDS = frozenset({*ImageRequest.model_fields, *GenerateRequest.model_fields, "aspect_ratio"})
+FIELDS -= _OWN
 """Fields of other endpoints that a conversation's request may have in addition."""
-_RATIO = re.compile(r"(\d{1,4}):(\d{1,4})", re.ASCII)
-_SIDE_PX = 1024
-"""Default side of models without a default size."""
 
 
 class StreamOptions(CompatibleRequestBody):
@@ -59,7 +58,7 @@ class ImageConfig(CompatibleRequestBody):
     """Accepted without effect, with a warning: `size` sets width and height in pixels."""
 
 
-class ChatRequest(CompatibleRequestBody):
+class ChatRequest(OpenAIBody):
     """Chat request whose answer is an image.
 
     Fields of `images.generate` and of `POST /v1/generate` may be added. Fields for language models
@@ -73,7 +72,7 @@ class ChatRequest(CompatibleRequestBody):
     model accepts any; each is a data URI, or an http(s) URL if the server allows it."""
     model: str | None = None
     """Name of a model from `GET /v1/models`. Optional if only one model is served."""
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], BeforeValidator(listed)] | None = None
     """Kinds of output: with `image` the answer has `message.images`; otherwise its content is a
     Markdown image."""
     n: int | None = None
@@ -87,8 +86,8 @@ class ChatRequest(CompatibleRequestBody):
 
     @property
     def shows_images(self) -> bool:
-        """Return whether the chat answer has `message.images`."""
-        return "image" in (self.modalities or ())
+        """Return whether the answer has `message.images`."""
+        return "image" in map(lowered, self.modalities or ())
 
 
 def to_image_request(
@@ -105,17 +104,10 @@ def to_image_request(
 
 
 def _size(config: ImageConfig | None, spec: ModelSpec, limits: LimitSettings) -> dict[str, str]:
-    """Return the supported image size with the closest aspect ratio. Raises: Invalid."""
-    if config is None or config.aspect_ratio is None:
-        return {}
-    match = _RATIO.fullmatch(config.aspect_ratio)
-    if not match or not int(match[1]) or not int(match[2]):
-        raise Invalid([FieldError("image_config.aspect_ratio", "write WIDTH:HEIGHT, such as 16:9")])
-    ratio = int(match[1]) / int(match[2])
-    area = math.prod(spec.defaults.get(side, _SIDE_PX) for side in ("width", "height"))
-    height = max(1, round(math.sqrt(area / ratio)))
-    width, height = nearest(spec, limits, max(1, round(height * ratio)), height)
-    return {"size": f"{width}x{height}"}
+    """Return the size with an aspect ratio that is closest to the model's own. Raises: Invalid."""
+    ratio = config and config.aspect_ratio
+    size = size_of_ratio(spec, limits, ratio, "image_config.aspect_ratio")
+    return {"size": "{}x{}".format(*size)} if size else {}
 
 
 def ignored_fields(body: ChatRequest) -> Iterator[FieldWarning]:
@@ -137,7 +129,16 @@ def without_effect(extra: Mapping[str, Any] | None, read: Set[str]) -> Iterator[
     """Yield a warning for each additional request field that is given but not read."""
     for name, value in [*(extra or {}).items()][:MAX_WARNINGS]:
         if name not in read and value is not None:
-            yield FieldWarning(field=name[:MAX_FIELD_CHARS], message=NO_EFFECT)
+            yield FieldWarning(field=name[:MAX_FIELD_CHARS], message=_no_effect(name, read))
+
+
+def _no_effect(name: str, read: Set[str]) -> str:
+    """Return the warning about a field that is not read, with the field of its meaning, if any."""
+    if name in ("prompt", "image", "images", "image_url"):
+        return OF_MESSAGE
+    suggestion = "" if name in _OWN else ALIASES[""].get(name, "")
+    is_read = any(suggestion.startswith(field) for field in read)
+    return f"has no effect; did you mean {suggestion}?" if is_read else NO_EFFECT
 
 
 def names_in(path: str) -> FieldNames:

@@ -19,6 +19,7 @@ from service.routes.compat.nearest_size import nearest
 from service.routes.compat.openai.extra_fields import merge_extra_fields
 from service.routes.compat.openai.ignored_fields import warnings_of
 from service.routes.compat.openai.image_requests import (
+    ImageEditBody,
     ImageRequest,
     field_names,
     to_generate_fields,
@@ -53,7 +54,7 @@ async def admit_images(
     spec = (await front.models.get(body.model)).spec
     limits = front.settings.limits
     _check_count(parsed, spec)
-    fields = to_generate_fields(body, spec)
+    fields = to_generate_fields(body, spec, limits)
     fields = merge_extra_fields(
         await _image_fields(incoming.call, parsed), fields, field_names(body)
     )
@@ -114,32 +115,49 @@ def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
         raise Invalid([FieldError("mask", f"{message} the image is to be regenerated")])
 
 
-async def in_files(call: Call, contents: Sequence[bytes]) -> list[bytes]:
-    """Return the images of a form, some of which may be texts: data URIs or base64.
+async def in_files(call: Call, contents: Sequence[bytes], field: str = "image") -> list[bytes]:
+    """Return the images of a form, of which some may be texts: data URIs or base64.
+
+    Args:
+        field: name of their part, for errors.
 
     Raises: Invalid: such an image cannot be read.
     """
     return [
-        (await _from_texts(call, [data.decode(errors="replace")]))[0]
+        (await from_texts(call, [data.decode(errors="replace")], field))[0]
         if data.startswith(TEXTS)
         else data
         for data in contents
     ]
 
 
-async def _from_texts(call: Call, texts: Sequence[str]) -> list[bytes]:
-    """Read images that are texts: data URIs, base64 or URLs. Raises: Invalid."""
+async def from_texts(call: Call, texts: Sequence[str], field: str = "image") -> list[bytes]:
+    """Read images, each a data URI, base64 or a URL.
+
+    Args:
+        field: of the request, for errors.
+
+    Raises: Invalid.
+    """
     try:
         return [
             await while_connected(call.request, bytes_of(call.front, text, call.client))
             for text in texts
         ]
     except ImageFileError as error:
-        raise Invalid([FieldError("image", str(error))]) from error
+        raise Invalid([FieldError(field, str(error))]) from error
+
+
+async def edit_options(call: Call, body: ImageEditBody) -> ImageOptions:
+    """Read the images of an edit as JSON. Raises: Invalid: as `input_images`, or no image."""
+    options = await input_images(call, body, body.input_images())
+    masks = await from_texts(call, body.masks(), "mask")
+    files = {**options.files, **({"mask_image": masks[0]} if masks else {})}
+    return ImageOptions(body, files, options.references)
 
 
 async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> ImageOptions:
-    """Read the input images of a conversation, each a data URI or a URL.
+    """Read the input images of a conversation or an edit, each a data URI or a URL.
 
     Raises: Invalid: an image cannot be read, or the model takes fewer; none is fetched then.
     """
@@ -148,5 +166,5 @@ async def input_images(call: Call, body: ImageRequest, urls: Sequence[str]) -> I
     if len(urls) > most:
         message = f"has {len(urls)} images; the model {spec.name!r} accepts {most} at most"
         raise Invalid([FieldError("image", message)])
-    files = await _from_texts(call, urls)
+    files = await from_texts(call, urls)
     return ImageOptions(body, {"image": files[0]} if files else {}, files[1:])

@@ -12,6 +12,7 @@ from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.names import renaming
 from service.routes.compat.openai.errors import error_of, status_of
+from service.routes.compat.openai.extra_fields import split_images
 from service.routes.compat.openai.ignored_fields import warnings_of
 from service.routes.compat.openai.image_answers import to_images_view
 from service.routes.compat.openai.image_requests import (
@@ -37,7 +38,9 @@ def _parse_and_check(body: Body) -> ImageRequest:
     Raises: Invalid.
     """
     request = _parse(body)
-    parse_body({"prompt": request.prompt, **(request.model_extra or {})})
+    extra = split_images(request.model_extra or {})
+    extra.pop("aspect_ratio", None)
+    parse_body({"prompt": request.prompt, **extra})
     return request
 
 
@@ -46,7 +49,7 @@ async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest
     """Convert a batch line's image request; errors name the body's fields. Raises: Problem."""
     request = _parse(body)
     spec = (await front.models.get(request.model)).spec
-    fields = to_generate_fields(request, spec)
+    fields = to_generate_fields(request, spec, front.settings.limits)
     with naming_sizes(spec, front.settings.limits, request.size), renaming(field_names(request)):
         yield parse_body(fields)
 

@@ -13,21 +13,24 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.endpoint import CompatibleRequestBody, file_format
+from service.routes.compat.endpoint import file_format, lowered
 from service.routes.compat.names import FieldNames
+from service.routes.compat.nearest_size import size_of_ratio
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.extra_fields import merge_extra_fields
+from service.routes.compat.openai.extra_fields import OpenAIBody, merge_extra_fields, split_images
 from service.routes.compat.openai.qualities import preset_of
 from service.routes.compat.openai.sizes import sides_of
 from service.schemas.examples import schema_example
 from service.schemas.request_parts import MAX_LISTED_IMAGES
+from service.settings.limits import LimitSettings
 
 IMAGE_TASKS = frozenset(("text-to-image", "image-to-image", "inpainting"))
 MAX_PARTIAL_IMAGES = 3
+SIDES = frozenset(("width", "height"))
 
 
-class ImageRequest(CompatibleRequestBody):
-    """Request for images, as OpenAI's `images.generate`.
+class ImageRequest(OpenAIBody):
+    """Request for images (`images.generate`).
 
     Other fields of `POST /v1/generate` may be added.
     """
@@ -46,7 +49,7 @@ class ImageRequest(CompatibleRequestBody):
     quality: str | None = None
     """`low`, `medium` or `high`: the presets `fast`, `high` and `exact` if the model has them. `hd`
     equals `high`; `auto` and `standard` select the model's default. Or a preset's name."""
-    response_format: Literal["url", "b64_json"] | None = None
+    response_format: Annotated[Literal["url", "b64_json"], BeforeValidator(lowered)] | None = None
     """Signed links that expire (`url`), or base64 (default)."""
     output_format: (
         Annotated[Literal["png", "jpeg", "webp"], BeforeValidator(file_format)] | None
@@ -54,9 +57,11 @@ class ImageRequest(CompatibleRequestBody):
     """Format of the files. Default: `png`."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     """Encoding quality of JPEG and WebP."""
-    background: Literal["auto", "opaque", "transparent"] | None = None
+    background: (
+        Annotated[Literal["auto", "opaque", "transparent"], BeforeValidator(lowered)] | None
+    ) = None
     """Background; `transparent` is rejected, since no model here generates an alpha channel."""
-    moderation: Literal["auto", "low"] | None = None
+    moderation: str | None = None
     """Accepted without effect: the operator configures the safety check."""
     service_tier: str | None = None
     """Accepted without effect: `priority` orders the jobs of a key."""
@@ -104,9 +109,44 @@ class ImageEditForm(ImageRequest):
 
     model_config = ConfigDict(json_schema_extra=_with_image_and_mask)
 
-    input_fidelity: Literal["low", "high"] | None = None
+    input_fidelity: str | None = None
     """Fidelity to the input image: `low` (default); `high` has no effect, since `strength` controls
     this."""
+
+
+class ImageEditBody(ImageEditForm):
+    """JSON body for edits of an image: OpenAI's `images`, or `image` as in other engines."""
+
+    images: Any = None
+    """Input images: each an object with `image_url`, or a data URI, base64 or URL."""
+    image: Any = None
+    """The same."""
+    mask: Any = None
+    """Mask, in the same form."""
+
+    def input_images(self) -> list[str]:
+        """Return the input images, each a data URI, base64 or a URL. Raises: Invalid."""
+        name = "image" if self.images is None else "images"
+        value = getattr(self, name)
+        items = value if isinstance(value, list) else [value]
+        if value in (None, []):
+            message = 'send at least one image, as a data URI: {"image_url": "data:…"}'
+            raise Invalid([FieldError("images", message)])
+        return [_image_url(item, f"{name}.{index}") for index, item in enumerate(items)]
+
+    def masks(self) -> list[str]:
+        """Return the mask, if any, as in `input_images`. Raises: Invalid."""
+        return [_image_url(self.mask, "mask")] if self.mask else []
+
+
+def _image_url(item: Any, field: str) -> str:
+    """Return an image's data URI, base64 or URL. Raises: Invalid: it is none."""
+    url = item.get("image_url", item.get("url")) if isinstance(item, Mapping) else item
+    url = url.get("url") if isinstance(url, Mapping) else url
+    if not isinstance(url, str) or not url:
+        message = "must have an image_url, a data URI or a URL; uploaded files cannot be referenced"
+        raise Invalid([FieldError(field, message)])
+    return url
 
 
 class ImageVariationForm(ImageRequest):
@@ -118,12 +158,24 @@ class ImageVariationForm(ImageRequest):
     """Description of the image. Default: none."""
 
 
-def to_generate_fields(body: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
-    """Convert an OpenAI image request to the fields of `POST /v1/generate`. Raises: Invalid."""
+def to_generate_fields(
+    body: ImageRequest, spec: ModelSpec, limits: LimitSettings
+) -> dict[str, Any]:
+    """Convert an OpenAI image request to the fields of `POST /v1/generate`.
+
+    Args:
+        limits: of the server, within which `aspect_ratio` selects a size.
+
+    Raises: Invalid.
+    """
     if errors := [*_unserved(body, spec)]:
         raise Invalid(errors)
-    extra_fields = dict(body.model_extra or {})
+    extra_fields = split_images(body.model_extra or {})
+    ratio = extra_fields.pop("aspect_ratio", None)
     fields, names = _fields(body, spec), field_names(body)
+    if ratio is not None and not SIDES & {*fields, *extra_fields}:
+        size = size_of_ratio(spec, limits, ratio, "aspect_ratio")
+        fields |= zip(("width", "height"), size, strict=True) if size else ()
     if user := body.safety_identifier or body.user:
         fields["metadata"] = {"user": user} | _members(extra_fields, "metadata")
     if "output" in fields and "output" in extra_fields:

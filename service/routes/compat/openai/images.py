@@ -24,9 +24,15 @@ from service.routes.compat.incoming_request import IncomingRequest, receive_requ
 from service.routes.compat.light_bodies import without_images
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
-from service.routes.compat.openai.image_admission import ImageOptions, admit_images, in_files
+from service.routes.compat.openai.image_admission import (
+    ImageOptions,
+    admit_images,
+    edit_options,
+    in_files,
+)
 from service.routes.compat.openai.image_answers import ImagesView, to_images_view
 from service.routes.compat.openai.image_requests import (
+    ImageEditBody,
     ImageEditForm,
     ImageRequest,
     ImageVariationForm,
@@ -47,22 +53,23 @@ from service.routes.documented_responses import Documents
 
 PREFIX = "/v1/images"
 STREAM = f"event: {EVENT['type']}\ndata: {json.dumps(EVENT)}\n\n"
-IMAGES = ("image", "image[]")
+IMAGES = ("image", "image[]", "images")
 """Form parts of input images; clients send several images as a list named `image[]`."""
 
 router = APIRouter(prefix=PREFIX, tags=["openai images"], dependencies=documented("bearer"))
 
 
-def _documents(kind: type[ImageRequest], media_type: str) -> Documents:
+def _documents(**kinds: type[ImageRequest]) -> Documents:
     response_content = {
         JSON: documents.schema_of(ImagesView),
         EVENTS: documents.stream_of(documents.schema_of(ImageEvent)["schema"], STREAM),
     }
-    request_content = {media_type: documents.schema_of(kind)}
+    media_types = {"json": JSON, "form": FORM}
+    request_content = {media_types[name]: documents.schema_of(kind) for name, kind in kinds.items()}
     return documents.operation(request_content, response_content, OpenAIError, fails=ADMITTING)
 
 
-@router.post("/generations", **_documents(ImageRequest, JSON))
+@router.post("/generations", **_documents(json=ImageRequest))
 async def create_image(call: ByBearer) -> Response:
     """Generate images from a prompt, as OpenAI's `images.generate`.
 
@@ -76,22 +83,26 @@ async def create_image(call: ByBearer) -> Response:
     return await _generate(call, read, GENERATION)
 
 
-@router.post("/edits", **_documents(ImageEditForm, FORM))
+@router.post("/edits", **_documents(form=ImageEditForm, json=ImageRequest))
 async def edit_image(call: ByBearer) -> Response:
     """Edit an image by a prompt, where its mask is transparent, as OpenAI's `images.edit`.
 
-    Fields of `POST /v1/generate` may be added, with lists and objects as JSON.
+    Fields of `POST /v1/generate` may be added, in a form with lists and objects as JSON. JSON has
+    `images` and `mask`, each image as `{"image_url": …}`.
     """
 
     async def read(incoming: IncomingRequest) -> ImageOptions:
+        if call.request.headers.get("content-type", "").lower().startswith(JSON):
+            return await edit_options(call, await incoming.json(ImageEditBody))
         body, files = await incoming.form(ImageEditForm, (*IMAGES, "mask"))
         first, *references = await in_files(call, _images(files))
-        return ImageOptions(body, {"image": first, **_mask(files)}, references)
+        masks = await in_files(call, files.get("mask", ()), "mask")
+        return ImageOptions(body, {"image": first, **_mask(masks)}, references)
 
     return await _generate(call, read, EDIT)
 
 
-@router.post("/variations", **_documents(ImageVariationForm, FORM))
+@router.post("/variations", **_documents(form=ImageVariationForm))
 async def vary_image(call: ByBearer) -> Response:
     """Generate variations of an image, as OpenAI's `images.create_variation`."""
 
@@ -110,9 +121,8 @@ def _images(files: Mapping[str, list[bytes]]) -> list[bytes]:
     return images
 
 
-def _mask(files: Mapping[str, list[bytes]]) -> dict[str, bytes]:
+def _mask(masks: Sequence[bytes]) -> dict[str, bytes]:
     """Return the mask of a form as `mask_image`. Raises: Invalid: there are several masks."""
-    masks = files.get("mask", [])
     return {"mask_image": _only("mask", masks)} if masks else {}
 
 

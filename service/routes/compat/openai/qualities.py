@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EXACT
+from service.routes.compat.endpoint import lowered
 
 _PRESETS: Mapping[str, str | None] = {
     "auto": None,
@@ -27,15 +28,16 @@ def preset_of(quality: str | None, spec: ModelSpec) -> str | None:
     A model without that preset uses its default, which is at least as good unless the operator
     configured otherwise. Other names are returned as presets.
     """
-    if quality is None or quality not in _PRESETS:
+    name = lowered(quality)
+    if name not in _PRESETS:
         return quality
-    preset = _PRESETS[quality]
+    preset = _PRESETS[name]
     return preset if "quality" in spec.fields and preset in spec.quality_names else None
 
 
 def missing_preset(quality: str | None, spec: ModelSpec) -> str | None:
     """Return the preset of an OpenAI quality if the model lacks it; None: it has it."""
-    preset = _PRESETS.get(quality or "")
+    preset = _PRESETS.get(lowered(quality) or "")
     if preset is None or preset in spec.quality_names:
         return None
     return preset

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
+from service.routes.compat.endpoint import lowered
 from service.routes.compat.nearest_size import nearest
 from service.settings.limits import LimitSettings
 
@@ -17,10 +18,11 @@ _SIZE = re.compile(r"(\d{1,5}) ?[xX*\u00d7] ?(\d{1,5})", re.ASCII)
 
 
 def sides_of(size: str | None) -> dict[str, int]:
-    """Parse OpenAI's `size` to width and height; empty for `auto`. Raises: Invalid."""
-    if size is None or size == AUTO:
+    """Parse a size to width and height; empty for `auto`. Raises: Invalid."""
+    plain = lowered(size)
+    if plain in (None, AUTO):
         return {}
-    match = _SIZE.fullmatch(size)
+    match = _SIZE.fullmatch(plain)
     if not match:
         raise Invalid([FieldError("size", "write WIDTHxHEIGHT, such as 1024x1024, or auto")])
     return {"width": int(match[1]), "height": int(match[2])}

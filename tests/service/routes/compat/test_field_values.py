@@ -30,8 +30,46 @@ OPENAI: dict[str, tuple[Fields, Fields]] = {
     "whole floats": ({"seed": 7.0, "num_inference_steps": 3.0}, {"seed": 7}),
     "another name of JPEG": ({"output_format": "JPG"}, {"output.format": "jpeg"}),
     "empty fields of other servers": ({"loras_v2": [], "controlnet": None, "vae": ""}, {}),
+    "a switch of another server that is off": ({"watermark": False}, {}),
+    "capitals and spaces": (
+        {"size": " 64x64 ", "quality": "HD", "response_format": "URL", "background": "Auto"},
+        SQUARE,
+    ),
+    "values of fields without effect": ({"moderation": "none", "size": "AUTO"}, {"width": 96}),
+    "an aspect ratio": ({"aspect_ratio": "1:1"}, SQUARE),
+    "the image's aspect ratio": ({"aspect_ratio": "auto"}, {"width": 96, "height": 64}),
+    "the same size twice": ({"size": "64x64", "width": 64, "aspect_ratio": "2:1"}, SQUARE),
+    "several images": ({"image": [IMAGE, IMAGE]}, {"image": PNG, "reference_images.0": PNG}),
+    "no images": ({"image": []}, {}),
+    "extra_body of Python's client": ({"extra_body": {"seed": 7}}, {"seed": 7}),
+}
+A1111: dict[str, tuple[Fields, Fields]] = {
+    "switches in texts and numbers": (
+        {"enable_hr": "false", "send_images": 1, "disable_extra_networks": 0, "tiling": "False"},
+        {},
+    ),
+    "empty texts": ({"seed": "", "batch_size": "", "hr_scale": "", "steps": ""}, {}),
+    "PHP's empty objects": ({"override_settings": [], "alwayson_scripts": []}, {}),
+    "no choice of a sampler": ({"sampler_name": "Default", "scheduler": "None"}, {}),
+    "a switch of SD.Next that is off": ({"detailer_enabled": False}, {}),
+    "a script that is off": ({"alwayson_scripts": {"Tiles": {"args": ["False", 64]}}}, {}),
+    "options that do not change the image": (
+        {
+            "override_settings": {
+                "randn_source": "CPU",
+                "jpeg_quality": 80,
+                "forge_preset": "flux",
+                "emphasis": "Original",
+                "img2img_color_correction": False,
+                "token_merging_ratio": 0.0,
+                "initial_noise_multiplier": 1.0,
+            }
+        },
+        {},
+    ),
 }
 HUGGING_FACE: dict[str, tuple[Fields, Fields]] = {
+    "PHP's empty object": ({"inputs": "a", "parameters": []}, {"prompt": "a"}),
     "numbers in texts": (
         {"inputs": "a", "parameters": {"width": "64", "height": "64", "seed": "7"}},
         {"seed": 7, **SQUARE},
@@ -104,11 +142,12 @@ async def check(pool: StandIn, answer: httpx.Response, expected: Fields) -> None
     ("path", "cases", "inside"),
     [
         ("/v1/images/generations", OPENAI, None),
+        ("/sdapi/v1/txt2img", A1111, None),
         (f"/hf/{MODEL}", HUGGING_FACE, None),
         ("/v1/predictions", REPLICATE, "input"),
         (f"/fal/run/{MODEL}", FAL, None),
     ],
-    ids=["openai", "hugging face", "replicate", "fal"],
+    ids=["openai", "automatic1111", "hugging face", "replicate", "fal"],
 )
 async def test_values_are_read_as_clients_write_them(
     path: str,
@@ -135,18 +174,53 @@ async def test_the_seed_of_minus_one_is_a_random_one(
     assert pool.received[0].request["seed"] >= 0
 
 
-async def test_empty_texts_of_a_form_are_absent(http: httpx.AsyncClient, pool: StandIn) -> None:
-    form = {"prompt": "a", "n": "", "size": "64*64", "seed": "", "strength": "", "mask": ""}
+@pytest.mark.parametrize("text", ["", "null", "undefined"])
+async def test_texts_of_a_form_without_a_value_are_absent(
+    text: str, http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    form = {"prompt": "a", "n": text, "size": "64*64", "seed": text, "strength": text, "mask": text}
     answer = await http.post("/v1/images/edits", data=form, files={"image": PNG})
     await check(pool, answer, {"num_images": 1, "strength": 0.6, **SQUARE})
 
 
 @pytest.mark.parametrize("text", [IMAGE, IMAGE.partition(",")[2]], ids=["data URI", "base64"])
+@pytest.mark.parametrize("part", ["image", "images[]"])
 async def test_an_image_of_a_form_may_be_a_text(
-    text: str, http: httpx.AsyncClient, pool: StandIn
+    part: str, text: str, http: httpx.AsyncClient, pool: StandIn
 ) -> None:
-    files = {"prompt": (None, "a"), "image": (None, text)}
+    files = {"prompt": (None, "a"), part: (None, text)}
     await check(pool, await http.post("/v1/images/edits", files=files), {"image": PNG, **SQUARE})
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        {"images": [{"image_url": IMAGE}, {"image_url": {"url": IMAGE}}]},
+        {"image": [IMAGE, IMAGE.partition(",")[2]]},
+    ],
+    ids=["OpenAI", "other engines"],
+)
+async def test_an_edit_may_be_json(images: Fields, http: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await http.post("/v1/images/edits", json={"prompt": "a", **images})
+    await check(pool, answer, {"image": PNG, "reference_images.0": PNG, **SQUARE})
+
+
+@pytest.mark.parametrize(
+    ("images", "param", "message"),
+    [
+        ({}, "images", "send at least one image, as a data URI"),
+        ({"images": [{"file_id": "file-1"}]}, "images.0", "uploaded files cannot be referenced"),
+        ({"image": 7}, "image.0", "must have an image_url, a data URI or a URL"),
+        ({"image": IMAGE, "mask": {"file_id": "a"}}, "mask", "uploaded files cannot be"),
+        ({"image": IMAGE, "mask": "data:,a"}, "mask", "base64"),
+    ],
+)
+async def test_edits_as_json_without_an_image_are_refused(
+    images: Fields, param: str, message: str, http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await http.post("/v1/images/edits", json={"prompt": "a", **images})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param) and message in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +231,9 @@ async def test_an_image_of_a_form_may_be_a_text(
         ({"size": "64/64"}, "size: write WIDTHxHEIGHT"),
         ({"refine": "expert_ensemble_refiner"}, "refine: there is no such field"),
         ({"no_such_field": 1}, "no_such_field: there is no such field"),
+        ({"aspect_ratio": "wide"}, "aspect_ratio: must be WIDTH:HEIGHT, such as 16:9"),
+        ({"size": "64x64", "width": 32}, "width: is also given as size"),
+        ({"image": [IMAGE], "reference_images": [IMAGE]}, "reference_images: cannot be combined"),
     ],
 )
 async def test_other_values_are_refused(
@@ -203,3 +280,25 @@ async def test_whole_floats_of_the_native_api_are_integers(
     body = {"model": MODEL, "prompt": "a", "seed": 7.0, "width": 64.0, "height": 64}
     answer = await http.post("/v1/generate", json=body, headers={"Prefer": "wait=10"})
     await check(pool, answer, {"seed": 7, **SQUARE})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": MODEL}, "name the model in override_settings.sd_model_checkpoint"),
+        ({"init_images": [IMAGE]}, "send init_images and mask to /sdapi/v1/img2img"),
+        ({"num_inference_steps": 3}, "did you mean steps?"),
+        ({"restore_faces": "true"}, "restore_faces: is not supported"),
+        ({"override_settings": {"emphasis": "None"}}, 'leave it out or send "Original"'),
+    ],
+)
+async def test_fields_of_other_apis_have_advice_in_automatic1111s(
+    fields: Fields, message: str, http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await http.post("/sdapi/v1/txt2img", json={"prompt": "a", **fields})
+    assert answer.status_code == 422 and message in answer.json()["detail"]
+
+
+async def test_messages_have_the_values_of_json(http: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await http.post(f"/fal/run/{MODEL}", json={"prompt": "a", "sync_mode": True})
+    assert answer.json()["detail"] == "sync_mode: must be false"

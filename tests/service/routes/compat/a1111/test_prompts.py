@@ -7,7 +7,10 @@ import time
 import pytest
 
 from service.errors.problems import Invalid
-from service.routes.compat.a1111.prompts import without_adapters
+from service.routes.compat.a1111.bodies import TextToImage
+from service.routes.compat.a1111.prompts import unknown_tags, without_adapters
+from service.routes.compat.a1111.translation import warnings_of
+from tests.service.standin import SPEC
 
 
 def test_adapters_leave_the_prompt() -> None:
@@ -27,6 +30,17 @@ def test_repeated_adapter_has_the_sum_of_its_scales() -> None:
 @pytest.mark.parametrize("prompt", ["a < b > c", " (a:1.2) ", "<lora>", "<:a>", ""])
 def test_other_prompts_are_unchanged(prompt: str) -> None:
     assert without_adapters(prompt) == (prompt, [])
+
+
+def test_tags_of_unknown_kinds_leave_the_prompt_and_are_named() -> None:
+    """AUTOMATIC1111 skips them, too."""
+    prompt = "a <wildcard:colors> cat <lora:ink> <wildcard:b>"
+    assert without_adapters(prompt) == ("a  cat", [{"name": "ink", "scale": 1.0}])
+    assert unknown_tags(prompt) == ["wildcard"]
+    body = TextToImage(prompt=prompt)
+    assert [warning.message for warning in warnings_of(body, SPEC)] == [
+        "<wildcard:…> has no effect; use <lora:name:scale>"
+    ]
 
 
 @pytest.mark.parametrize("prompt", ["<hypernet:a:1>", "<lora:a:b>", "<lora:a:1:2>"])

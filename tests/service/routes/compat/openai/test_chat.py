@@ -71,6 +71,44 @@ async def test_images_of_the_last_message_are_inputs(client: AsyncOpenAI, pool: 
     assert INSTRUCTIONS in raw.headers[NAME] and EARLIER in raw.headers[NAME]
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"type": "image", "source": {"type": "base64", "data": LARGER.partition(",")[2]}},
+        {"type": "image", "image": LARGER},
+        {"type": "image", "image_url": LARGER},
+    ],
+    ids=["Anthropic", "Qwen", "text"],
+)
+async def test_parts_of_other_apis_are_read(
+    image: dict[str, Any], wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "User", "content": ["a cat", image]}],
+        "modalities": "Image",
+        "extra_body": {"seed": 7},
+        "aspect_ratio": "1:1",
+        "prompt": "a dog",
+        "steps": 3,
+    }
+    answer = await wire.post(PATH, json=body)
+    request = pool.received[0].request
+    assert (request["prompt"], request["seed"]) == ("a cat", 7)
+    assert await pool.store.get(request["image"]) == picture(size=(64, 96))
+    assert request["width"] == request["height"]
+    assert answer.json()["choices"][0]["message"]["images"]
+    warnings = {item["field"]: item["message"] for item in answer.json()["warnings"]}
+    assert "the last user message has the prompt" in warnings["prompt"]
+    assert warnings["steps"] == "has no effect; did you mean num_inference_steps?"
+
+
+async def test_a_single_part_is_a_content(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    body = {"model": MODEL, "messages": [user({"type": "text", "text": "a cat"})]}
+    assert (await wire.post(PATH, json=body)).status_code == 200
+    assert pool.received[0].request["prompt"] == "a cat"
+
+
 async def test_fields_for_language_models_are_warnings(client: AsyncOpenAI, pool: StandIn) -> None:
     raw = await client.chat.completions.with_raw_response.create(
         model=MODEL,
