@@ -50,11 +50,12 @@ async def record_alias_job(front: FrontEnd, job: Job) -> None:
     """Record an accepted job of an alias for the comparison of versions, and queue its shadow.
 
     The shadow is queued for a share of jobs. Errors are logged, because the job is already
-    accepted.
+    accepted. Jobs that generate no whole image of their own are left out: auditions, what continues
+    them, and jobs that wait for an equal job's images.
     """
     name = str(job.request.get("model"))
     alias = front.models.aliases.cached.get(name)
-    if alias is None or job.version == AUDITION_VERSION:  # a partial image, or the rest of one
+    if alias is None or job.version == AUDITION_VERSION or job.awaited:
         return
     try:
         if alias.baseline:

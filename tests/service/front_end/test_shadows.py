@@ -161,6 +161,37 @@ async def test_a_deleted_job_takes_its_shadow_along(
         two.may_finish.set()
 
 
+async def test_a_shadow_of_more_than_an_hour_is_dropped(
+    http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
+) -> None:
+    async with pools(queue, store) as (_, two):
+        two.may_finish.clear()
+        await ended(http, (await generate(http))["id"])
+        await two.has_claimed.wait()
+        assert counts(app) == {}
+        await queue.redis.zincrby(
+            keys.SHADOWS, -shadows.MAX_AGE_S - 1, (await queue.redis.zrange(keys.SHADOWS, 0, 0))[0]
+        )
+        await counted(app, dropped=1)
+        two.may_finish.set()
+
+
+@pytest.mark.parametrize("output", [{"format": "png"}, {"format": "webp"}])
+async def test_copies_of_another_jobs_images_are_not_compared(
+    http: httpx.AsyncClient, app: FastAPI, queue: Queue, output: dict[str, str]
+) -> None:
+    """They take no time of their version, which has other jobs of that speed only if it is old."""
+    reuse = app.state.front.settings.queue.model_copy(update={"reuse": True})
+    app.state.front.settings = app.state.front.settings.model_copy(update={"queue": reuse})
+    for name in (R1, R2):
+        await queue.register(name, version(name), ready=True)
+    await set_alias(queue, {R1: 1, R2: 0}, shadow=R2, shadow_share=1, baseline=R2)
+    first = await generate(http, seed=7)
+    await generate(http, seed=7, output=output)
+    assert await queue.redis.zcard(keys.SHADOWS) == 1
+    assert await queue.redis.zrange(keys.alias_jobs(ALIAS), 0, -1) == [first["id"]]
+
+
 async def test_requests_succeed_without_a_shadow(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue, store: Store
 ) -> None:
