@@ -48,7 +48,7 @@ RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolati
 FROM python:${PYTHON}
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Atelier, a front end" \
-      org.opencontainers.image.description="Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: HTTP and the queue" \
+      org.opencontainers.image.description="Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: HTTP and the queue" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 # Volumes take the owner of the folders that they are mounted over.
