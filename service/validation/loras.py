@@ -133,8 +133,8 @@ def _nearest(name: str, available: Sequence[str]) -> str:
         return -letters.quick_ratio(), other
 
     def by_order(other: str) -> tuple[float, str]:
-        names = (text.lower()[:MAX_COMPARED_CHARS] for text in (name, other))
-        return -SequenceMatcher(None, *names).ratio(), other
+        first, second = (text.lower()[:MAX_COMPARED_CHARS] for text in (name, other))
+        return -SequenceMatcher(None, first, second).ratio(), other
 
     nearest = sorted(sorted(available, key=by_letters)[:MAX_LISTED], key=by_order)
     rest = f" and {len(available) - MAX_LISTED} more" if len(available) > MAX_LISTED else ""
