@@ -130,7 +130,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         return {}
 
     def time_conditioning(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
-        """Return the transformer's time input."""
+        """Return the transformer's input for the timestep."""
         return timestep
 
 
