@@ -22,11 +22,11 @@ class UsageError(Exception):
 
 
 class NotFound(Exception):
-    """Error of an action on a missing item; the message states what exists."""
+    """Error of a command on a missing item; the message states what exists."""
 
 
 def exit_code(error: Exception) -> int | None:
-    """Return the exit code of an expected error; None for a bug."""
+    """Return the exit code of a command's expected error; None for a bug."""
     from models.checkpoint.folder import CheckpointError
     from service.settings.section import ConfigError
 

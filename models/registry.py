@@ -196,7 +196,7 @@ def _with_distinct_fingerprint(pipeline: Pipeline, folder: Path, class_name: str
 
 
 def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
-    """Convert options to a `Reading`.
+    """Convert loading options to a `Reading`.
 
     Raises: CheckpointError: the family does not support an option.
     """

@@ -128,7 +128,7 @@ class Client:
             failures = min(failures + 1, _RETRIES)
 
     def job(self) -> dict[str, Any]:
-        """Return the job's current state. Raises: as `submit`."""
+        """Return the current state of the client's job. Raises: as `submit`."""
         return self._json("GET", _path(self.job_id))
 
     def jobs(self, **filters: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Client:
         return self._call("GET", url).content
 
     def models(self) -> list[dict[str, Any]]:
-        """List the served models. Raises: as `submit`."""
+        """List the models that the server offers. Raises: as `submit`."""
         models: list[dict[str, Any]] = self._json("GET", "/v1/models")["data"]
         return models
 
@@ -172,7 +172,7 @@ class Client:
         return loras
 
     def upload_lora(self, texts: Mapping[str, str], **files: Path) -> dict[str, Any]:
-        """Upload an adapter and return it. Raises: as `submit`; OSError: a file cannot be read.
+        """Upload a LoRA adapter and return it. Raises: as `submit`; OSError: unreadable file.
 
         Args:
             texts: `name` and other text fields of the form.

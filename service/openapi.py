@@ -53,14 +53,14 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes repeated values in full, and lists of scalars in one line."""
+    """YAML dumper of OpenAPI documents: repeated values in full, lists of scalars in one line."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Disable YAML aliases for all values."""
         return True
 
     def represent_list(self, data: list[Any]) -> yaml.SequenceNode:
-        """Write a list; in one line if it has scalars only."""
+        """Write a YAML list; in one line if it has scalars only."""
         is_flat = not any(isinstance(item, dict | list) for item in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=is_flat)
 
@@ -69,7 +69,7 @@ _Dumper.add_representer(list, _Dumper.represent_list)
 
 
 def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
-    """Describe all endpoints, including the bodies that routes parse and serialize themselves.
+    """Describe all HTTP endpoints as OpenAPI, including bodies that routes parse themselves.
 
     Args:
         wants_keys: whether every request needs an API key; False: only with some settings.

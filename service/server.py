@@ -76,7 +76,7 @@ class HttpServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End open responses, then shut down."""
+        """End open responses, then shut down the server."""
         app: FastAPI = self.config.app  # type: ignore[assignment]
         app.state.front.stopping.set()
         await super().shutdown(sockets)
@@ -173,7 +173,7 @@ def return_large_buffers() -> None:
 
 
 def _freeze_startup_objects() -> None:
-    """Exempt long-lived objects from garbage collection.
+    """Exempt objects that live as long as the process from garbage collection.
 
     Modules, schemas and routes are nearly all objects; scanning them again would delay requests.
     """

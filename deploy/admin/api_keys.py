@@ -90,7 +90,7 @@ def export(settings: Settings) -> None:
 
 
 def import_records(settings: Settings, text: str, reason: str) -> None:
-    """Import keys printed by `export`.
+    """Import API keys printed by `export`.
 
     Raises:
         ConfigError: Redis is unreachable.

@@ -96,7 +96,7 @@ async def _first_accepting(queue: Queue, pools: list[str], request: ProfileReque
         if await _wait_for_state(queue, pool, request, ("taken",), TAKEN_S):
             return pool
         await queue.drop_profile(pool, request)
-        reasons.append(f"{pool} does not answer; it has gone, or hangs")
+        reasons.append(f"{pool} does not respond; it has exited, or hangs")
     raise Refused("\n".join(reasons))
 
 
@@ -170,7 +170,7 @@ def as_text(report: dict[str, Any]) -> str:
         lines.append(line.rstrip())
     if report["hidden_s"]:
         hidden = 1000 * report["hidden_s"] / steps
-        lines.append(f"{hidden:.2f} ms more of communication went on behind compute")
+        lines.append(f"{hidden:.2f} ms more of communication overlapped with compute")
     lines += ["", f"{'operation':<40}{'ms':>10}{'calls':>9}  (a step and device)"]
     for op in report["top"]:
         name = op["name"] if len(op["name"]) < 40 else op["name"][:36] + "..."

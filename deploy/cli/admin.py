@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     _add_jobs(acts)
     for name, about in (
         ("cancel", "stop jobs of any tenant"),
-        ("requeue", "take running jobs from their pools, back into the queue"),
+        ("requeue", "return running jobs to the queue"),
     ):
         act = _add(acts, name, about, _of_jobs(name), has_reason=True)
         act.add_argument("ids", nargs="+", metavar="ID", help="job id (job_…)")

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lora-rank",
         type=count,
         metavar="N",
-        help="take turns with rounds in which each request has a LoRA adapter of that rank",
+        help="alternate with rounds in which each request has a LoRA adapter of that rank",
     )
     _add_machine(parser)
     parser.add_argument(

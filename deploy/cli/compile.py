@@ -104,7 +104,7 @@ def on_program(program: ProgramOutcome) -> None:
 
 
 def summed(programs: Sequence[ProgramOutcome], url: str, took_s: float) -> int:
-    """Print the totals of a build; return the exit code."""
+    """Print the totals of a build of executables; return the exit code."""
     built = [exe for exe in programs if exe.outcome == "built"]
     failed = [exe for exe in programs if not exe.is_in_store]
     print(

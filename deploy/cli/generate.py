@@ -67,7 +67,7 @@ def _default_steps(client: Client, name: str | None) -> int:
     models = [model for model in client.models() if name in (None, model["name"])]
     if len(models) == 1 and (steps := models[0]["defaults"].get("num_inference_steps")):
         return int(steps)
-    raise UsageError("--audition: say with --steps and --stop-at-step where the images stop")
+    raise UsageError("--audition: set --steps and --stop-at-step, where the images stop")
 
 
 def _cancel(client: Client) -> None:

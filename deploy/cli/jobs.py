@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
     jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs on a server")
     acts = jobs.add_subparsers(required=True, metavar="act")
     _add_list(acts)
-    shown = _add_one(acts, "show", "everything that the server says of a job, as JSON", _show)
+    shown = _add_one(acts, "show", "all fields of a job, as JSON", _show)
     canceled = _add_one(acts, "cancel", "stop jobs within one denoising step", _cancel, nargs="+")
     waited = _add_one(acts, "wait", "follow a job to its end; 0 if it succeeded, else 1", _wait)
     waited.add_argument(

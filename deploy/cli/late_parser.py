@@ -32,7 +32,7 @@ class LateParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Add the deferred arguments, and parse."""
+        """Add the deferred options to the parser, and parse the command line."""
         self.complete()
         return super().parse_known_args(args, namespace)
 

@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
     listed = _add_act(acts, "list", "list adapters: name, model, rank, trigger", _list)
     listed.add_argument("--json", action="store_true", help="print JSON, one adapter per line")
     added = _add_act(acts, "add", "upload a safetensors file for the key's tenant", _upload)
-    added.add_argument("name", metavar="NAME", help="name that requests give it")
+    added.add_argument("name", metavar="NAME", help="name of the adapter in requests")
     added.add_argument("file", type=Path, metavar="FILE", help="safetensors file")
     added.add_argument(
         "--model", metavar="NAME", help="model that it is for (default: the only one)"

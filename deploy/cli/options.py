@@ -72,7 +72,7 @@ def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
 
 
 def make_state_folder(folder: Path) -> None:
-    """Create the state folder.
+    """Create the state folder of `atelier up`.
 
     Raises: ConfigError: it is not writable.
     """
@@ -122,12 +122,12 @@ def mesh(text: str) -> str | dict[str, int]:
 
 
 def count(text: str) -> int:
-    """Parse an integer of at least 1."""
+    """Parse a command option as an integer of at least 1."""
     return whole(text, least=1)
 
 
 def whole(text: str, least: int = 0) -> int:
-    """Parse an integer of at least `least`."""
+    """Parse a command option as an integer of at least `least`."""
     try:
         value = int(text)
     except ValueError:

@@ -394,7 +394,7 @@ async def start_again(redis: EmbeddedRedis) -> None:
 
 
 async def _ended(pid: int) -> None:
-    """Wait until a process has exited."""
+    """Wait until the process with this id has exited."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(pid)
     loop.add_reader(descriptor, ended.set)

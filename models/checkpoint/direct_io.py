@@ -116,7 +116,7 @@ class DiskFile:
 
 
 def memoized(make: Callable[[], Array]) -> Callable[[], Array]:
-    """Return a thread-safe function that calls `make` on the first call only."""
+    """Return a thread-safe function that calls `make` only once, and caches its result."""
     lock, made = threading.Lock(), list[Array]()
 
     def get() -> Array:

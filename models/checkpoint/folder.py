@@ -43,7 +43,7 @@ class CheckpointError(Exception):
 
 
 class UnsupportedCheckpoint(CheckpointError):
-    """Valid checkpoint of an unsupported kind."""
+    """Error of a valid checkpoint whose kind is not supported."""
 
 
 class WeightsError(CheckpointError):

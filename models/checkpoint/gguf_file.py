@@ -98,7 +98,7 @@ class _Cursor:
             self.broken(f"its header does not end within {bound} bytes")
 
     def number(self, code: str) -> Any:
-        """Return the next number of a format of `struct`."""
+        """Return the header's next number, in a format of `struct`."""
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
     def text(self) -> str:
@@ -131,7 +131,7 @@ class GgufHeader(NamedTuple):
 
 
 def read_gguf_header(path: Path, file: WeightFile) -> GgufHeader:
-    """Read and validate a header.
+    """Read and validate the header of a GGUF file.
 
     Raises: CheckpointError: another version, damaged, or beyond the bounds.
     """

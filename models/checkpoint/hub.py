@@ -68,7 +68,7 @@ def resolve(
         raise CheckpointError(f"{source}: no such folder, and no hub id: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise CheckpointError(
-            f"{source}: no such folder, and the hub does not give it: {error}; check the name, "
+            f"{source}: no such folder, and the hub does not provide it: {error}; check the name, "
             "the connection and, for gated models, HF_TOKEN"
         ) from error
     return Path(fetched)

@@ -114,7 +114,7 @@ def _reference(root: str, meta: Any) -> ObjectReference:
     """
     if not meta["e_tag"]:
         raise CheckpointError(
-            f"{root}/{meta['path']}: the store gives no ETag, by which a change would be seen"
+            f"{root}/{meta['path']}: the store returns no ETag, by which changes are detected"
         )
     return ObjectReference(root, meta["path"], meta["e_tag"], meta["size"])
 

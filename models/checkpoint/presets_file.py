@@ -44,7 +44,7 @@ def check_writable(file: Path) -> None:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    """Convert errors of reading and writing to CheckpointError.
+    """Convert errors of reading and writing a presets file to CheckpointError.
 
     Raises: CheckpointError: the file has other contents, or cannot be written.
     """

@@ -44,7 +44,7 @@ class Tensor:
 
     @property
     def is_float(self) -> bool:
-        """True if the numbers are floats of a format that is read."""
+        """True if the stored numbers are floats in a supported format."""
         return self.kind in WEIGHTS
 
     @property

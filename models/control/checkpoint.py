@@ -43,7 +43,10 @@ class UnionKinds:
     """Whether it reads several images in one run."""
 
     def number_of(self, mode: str | None) -> int:
-        """Return the number of a kind, given by name or number. Raises: ValueError: unknown."""
+        """Return the number of a control type, by name or number. Raises: ValueError: unknown.
+
+        Raises: ValueError: unknown.
+        """
         names = ", ".join(name for name, number in self.names.items() if number < self.count)
         if mode is None:
             raise ValueError(f"is a union; set its mode: {names}")

@@ -69,7 +69,7 @@ class FluxNetworks(NamedTuple):
 
 
 class FluxPipeline(LatentImagePipeline[FluxNetworks]):
-    """Pipeline of Flux.
+    """Pipeline of Flux: text and images to images.
 
     Leaves of a row:
     - latents and denoised [tokens, 4c]; step_cache, if enabled;

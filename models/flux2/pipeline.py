@@ -29,7 +29,7 @@ from models.vae.references import IMAGE, INPUT, inputs_of
 
 
 class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
-    """Pipeline of FLUX.2 klein, the base of dev's.
+    """Pipeline of FLUX.2 klein: text and reference images to images; the base of dev's.
 
     Leaves of a row:
     - latents and denoised [tokens, 4c], normalized by channel; step_cache, if enabled;

@@ -21,7 +21,7 @@ class Flux2Request(FlowImageRequest):
 
     @property
     def guided(self) -> bool:
-        """Return whether classifier-free guidance is used."""
+        """Return whether the request uses classifier-free guidance."""
         return self.guidance_scale > 1
 
 

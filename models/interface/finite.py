@@ -44,7 +44,7 @@ def record_finite(values: Shaped[Array, ...], part: str = IMAGE) -> None:
 
 
 def merge_records(more: FiniteRecords) -> None:
-    """Merge finiteness records, if any are being collected; a part must be finite in both."""
+    """Merge finiteness records, if they are collected; a part must be finite in both."""
     notes = _records.get()
     if notes is not None:
         notes |= {part: notes.get(part, True) & is_finite for part, is_finite in more.items()}
@@ -52,7 +52,7 @@ def merge_records(more: FiniteRecords) -> None:
 
 @contextmanager
 def collecting_records() -> Iterator[FiniteRecords]:
-    """Collect the records of code traced inside this context.
+    """Collect the finiteness records of code traced inside this context.
 
     A loop body is a separate trace and needs its own context.
     """

@@ -58,13 +58,13 @@ class TokenBuckets:
         return rung if fits else tokens
 
     def _above(self, rung: int) -> int:
-        """Return the next higher rung within the allowed extra work; at most `rung` if none."""
+        """Return the next larger bucket within the allowed extra work; at most `rung` if none."""
         return (
             math.floor(self._tokens(self.work(rung) * (1 + self.max_extra_work)) / STRIDE) * STRIDE
         )
 
     def _below(self, rung: int) -> int:
-        """Return the next lower rung within the allowed extra work; at least `rung` if none."""
+        """Return the next smaller bucket within the allowed extra work; at least `rung` if none."""
         return (
             math.ceil(self._tokens(self.work(rung) / (1 + self.max_extra_work)) / STRIDE) * STRIDE
         )

@@ -191,7 +191,7 @@ class ControlSource:
 
 
 class CheckpointSource(NamedTuple):
-    """Location of an additional checkpoint.
+    """Location of an additional checkpoint, such as a refiner.
 
     Args:
         folder: in diffusers' layout.
@@ -302,7 +302,7 @@ class Reading:
         place: Path | ComponentFiles,
         renames: Renames,
     ) -> Module:
-        """Load one network of a family.
+        """Load one network of a family's checkpoint.
 
         Args:
             modules: abstract, with parameters as stored, and as used.

@@ -41,7 +41,7 @@ class MelBlock(nnx.Module):
         self.around = None if width_in == width else linear(width_in, width, axes, **kinds)
 
     def __call__(self, x: Spectrogram) -> Spectrogram:
-        """Apply the two convolutions, and add the shortcut."""
+        """Apply the two convolutions to a spectrogram, and add the shortcut."""
         output = self.first(jax.nn.silu(rms(x, EPSILON)))
         output = self.second(jax.nn.silu(rms(output, EPSILON)))
         return output + (x if self.around is None else self.around(x))

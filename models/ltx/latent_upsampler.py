@@ -43,7 +43,7 @@ class VideoBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames) -> Frames:
-        """Apply the two convolutions, and add the input."""
+        """Apply the two convolutions to video latents, and add the input."""
         output = jax.nn.silu(self.first_norm(self.first(x)))
         return jax.nn.silu(self.second_norm(self.second(output)) + x)
 

@@ -51,7 +51,7 @@ class LTX2Networks(NamedTuple):
 
 
 class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
-    """Pipeline of LTX-2.
+    """Pipeline of LTX-2: text and images to video with sound.
 
     Leaves of a row:
     - latents and denoised: the flat vector of both streams' tokens;

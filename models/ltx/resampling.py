@@ -53,7 +53,7 @@ class AntialiasedActivation(nnx.Module):
 
 
 def resampled(x: Signal, ratio: int) -> Signal:
-    """Upsample by `ratio` with a Hann-windowed sinc."""
+    """Upsample a signal by `ratio` with a Hann-windowed sinc."""
     width = math.ceil(LOBES / ROLLOFF)
     taps = _hann_sinc(ratio, width).astype(x.dtype)
     return _upsampled(x, taps, ratio, width, (2 * width * ratio, len(taps) - ratio))
@@ -67,7 +67,7 @@ def _hann_sinc(ratio: int, width: int) -> Taps:
 
 
 def _upsampled(x: Signal, taps: Taps, ratio: int, repeats: int, cut: tuple[int, int]) -> Signal:
-    """Insert zeros between samples, and filter.
+    """Insert zeros between a signal's samples, and filter.
 
     Args:
         repeats: number of copies of the first and last sample added beforehand.

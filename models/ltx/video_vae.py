@@ -80,7 +80,7 @@ class FramesBlock(nnx.Module):
         self.around = linear(width_in, width, ("conv_in", "conv_out"), **kinds) if changes else None
 
     def __call__(self, x: Frames) -> Frames:
-        """Apply the two convolutions, and add the shortcut."""
+        """Apply the two convolutions to a video, and add the shortcut."""
         output = self.first(jax.nn.silu(rms(x, EPSILON)))
         output = self.second(jax.nn.silu(rms(output, EPSILON)))
         if self.around is not None and self.around_norm is not None:

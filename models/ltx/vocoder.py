@@ -93,7 +93,7 @@ class Residuals(nnx.Module):
         )
 
     def __call__(self, x: Signal) -> Signal:
-        """Apply the pairs of convolutions in sequence."""
+        """Apply the pairs of convolutions to a signal in sequence."""
         pairs = zip(self.before_first, self.first, self.before_second, self.second, strict=True)
         for before_first, first, before_second, second in pairs:
             x = x + second(before_second(first(before_first(x))))

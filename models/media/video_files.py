@@ -18,7 +18,7 @@ from models.media.image_files import ImageFile, ImageFileError
 
 
 class Container(NamedTuple):
-    """Accepted container format: FFmpeg's demuxer name, and the media type."""
+    """Accepted video container: FFmpeg's demuxer name, and the media type."""
 
     demuxer: str
     media_type: str

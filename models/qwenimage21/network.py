@@ -120,7 +120,7 @@ class QwenImage21Transformer(nnx.Module):
         prefix: tuple[Segment, ...],
         grids: tuple[Grid, ...],
     ) -> Positions:
-        """Return positions of prefix and image.
+        """Return the RoPE positions of prefix and image.
 
         A text token has its place on all axes. Tokens of an image have the next place, and row and
         column counted from the centre; the text after it continues from its longer side.

@@ -87,7 +87,7 @@ class Scheduler(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in requests (`euler`, `unipc`, …)."""
+        """Name of the scheduler in requests (`euler`, `unipc`, …)."""
         ...
 
     @property

@@ -59,7 +59,7 @@ class NoiseSchedule:
             )
 
     def betas(self) -> Table:
-        """Return one beta per training timestep."""
+        """Return the noise variance beta of each training timestep."""
         if self.trained_betas is not None:
             betas = np.asarray(self.trained_betas, np.float32)
         else:

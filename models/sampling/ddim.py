@@ -74,7 +74,7 @@ class DDIM(NoiseSchedule):
 
     @property
     def stochastic(self) -> bool:
-        """True if eta is positive."""
+        """True if the scheduler's eta is positive, so that steps add noise."""
         return self.eta > 0
 
     @property

@@ -62,7 +62,7 @@ class DEIS(MultistepSchedule):
 
     @property
     def solver(self) -> Solver:
-        """DPM-Solver's step, with other coefficients."""
+        """Solver of DEIS: DPM-Solver's step, with other coefficients."""
         return DPMStep(*self.step_options)
 
     def plan(

@@ -136,7 +136,7 @@ def ancestral_pairs(now: Column, target: Column) -> tuple[Column, Column]:
 
 
 def _values(ratio: Column, **given: Column | float) -> dict[str, Column]:
-    """Return the values that `ExponentialStep` reads; those not given are 0.
+    """Return the step values that `ExponentialStep` reads; those not given are 0.
 
     Args:
         ratio: of the sigmas after and before the step; 0 ends at the denoised latents.

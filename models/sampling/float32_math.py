@@ -47,7 +47,7 @@ def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
 
 
 def log(x: Floats) -> Floats:
-    """Compute the natural logarithm of positive normal numbers."""
+    """Compute the natural logarithm of positive normal numbers in float32, as torch does."""
     bits = x.view(np.int32)
     exponent = ((bits >> 23) - 126).astype(np.float32)
     mantissa = ((bits & 0x007F_FFFF) | 0x3F00_0000).view(np.float32)
@@ -61,7 +61,7 @@ def log(x: Floats) -> Floats:
 
 
 def sincos(angle: Floats) -> tuple[Floats, Floats]:
-    """Compute sine and cosine of angles from 0 to 2 π."""
+    """Compute sine and cosine of angles from 0 to 2 π in float32, as torch does."""
     octant = ((angle * np.float32(4 / np.pi)).astype(np.int32) + 1) & ~1
     x = angle
     for part in _QUARTER_PI:

@@ -14,7 +14,7 @@ def classifier_free(
     negative: Float[Array, "batch ..."],
     scale: Float[Array, "batch ..."],
 ) -> Float[Array, "batch ..."]:
-    """Extrapolate from the negative prediction towards and beyond the positive one.
+    """Apply classifier-free guidance: extrapolate from the negative beyond the positive prediction.
 
     Source: Ho and Salimans 2022, eq. 6, in the form negative + scale · (positive - negative).
     """

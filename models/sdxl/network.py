@@ -105,7 +105,7 @@ class DownPath(nnx.Module):
     def outer_states(
         self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
     ) -> list[Features]:
-        """Return the skip states at full resolution."""
+        """Return the UNet's skip states at full resolution."""
         first = self.down_blocks[0].at_its_size(x, time, text, part_of(images.down, 0))
         return [x, *first]
 

@@ -50,7 +50,7 @@ class SdxlNetworks(NamedTuple):
 
 
 class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
-    """Pipeline of SDXL.
+    """Pipeline of SDXL: text and images to images.
 
     Leaves of a row:
     - latents and denoised [h, w, c]; step_cache, if enabled;
@@ -177,7 +177,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def combine_prompts(
         self, output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch h w latent"]:
-        """Apply classifier-free guidance, then `guidance_rescale`."""
+        """Apply classifier-free guidance, then rescale the result by `guidance_rescale`."""
         positive = output[:, 0]
         scale = per_row(values["guidance_scale"], positive)
         guided = classifier_free(positive, output[:, 1], scale)

@@ -50,7 +50,7 @@ class Spec(Protocol):
 def target_size(
     options: Mapping[str, Any], width: int, height: int, multiple: int
 ) -> tuple[int, int]:
-    """Return width and height of the second pass, in whole multiples.
+    """Return width and height of hires fix's second pass, in whole multiples.
 
     Args:
         options: `width` and `height`, one of them, or `scale`.

@@ -43,7 +43,7 @@ class Option(BaseModel):
     """Options that must not be true together with this option."""
 
     def error(self, value: Any) -> str | None:
-        """Return what is wrong with a value; None: valid."""
+        """Return what is wrong with an option's value; None: valid."""
         types, called = _TYPES[self.kind]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"must be {called}"

@@ -109,7 +109,7 @@ class Progressive(FrozenModel):
 
 
 def _from_boolean(eight_bit: object) -> object:
-    """Convert the former boolean values: true meant `w8a8`."""
+    """Convert the former boolean values of `eight_bit` in presets: true meant `w8a8`."""
     return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
 
 
@@ -151,7 +151,7 @@ class Quality(FrozenModel):
 
     @property
     def optimizations(self) -> frozenset[Optimization]:
-        """Optimizations that the preset enables."""
+        """Optimizations that the quality preset enables."""
         cache: Optimization = "planned_cache" if self.depth else "step_cache"
         enabled: dict[Optimization, Any] = {
             "guidance": self.guidance,

@@ -171,7 +171,7 @@ def find_sampler(name: str) -> Sampler | None:
 
 
 def split_name(name: str) -> tuple[str, Schedule | None]:
-    """Split a schedule from the end of a name: `DPM++ 2M Karras` → `DPM++ 2M`, Karras."""
+    """Split a step schedule from a sampler's name: `DPM++ 2M Karras` → `DPM++ 2M`, Karras."""
     words = name.replace("_", " ").replace("-", " ").split()
     for count in (2, 1):
         schedule = find_schedule(" ".join(words[-count:])) if len(words) > count else None

@@ -44,7 +44,7 @@ class Tower(Protocol):
 
     @property
     def intermediate_size(self) -> int:
-        """Hidden features of a feed-forward."""
+        """Hidden features of the encoder's feed-forward."""
 
     @property
     def num_attention_heads(self) -> int:

@@ -60,7 +60,7 @@ class Chunks(NamedTuple):
         return bool((self.weights != 1).any())
 
     def of_count(self, count: int, tokenizer: Tokenizer) -> Chunks:
-        """Append empty chunks up to that count."""
+        """Append empty chunks to a prompt, up to that count."""
         empty = _padded(tokenizer, [()] * (count - len(self.ids)), self.ids.shape[1], "")
         return self._joined(self, empty)
 

@@ -46,7 +46,7 @@ class DenseConvolutions(nnx.Module):
         self.conv5 = _conv(features + 4 * growth, features, **kinds)
 
     def __call__(self, x: Float[Array, "n h w features"]) -> Float[Array, "n h w features"]:
-        """Apply the convolutions, and add the scaled result to the input."""
+        """Apply the block's convolutions, and add the scaled result to the input."""
         features = x
         for layer in (self.conv1, self.conv2, self.conv3, self.conv4):
             features = jnp.concatenate([features, _leaky(layer(features))], axis=-1)

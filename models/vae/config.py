@@ -46,7 +46,7 @@ class Tiling:
         return Tiling(self.side // factor, self.stride // factor)
 
     def larger(self, factor: int) -> Tiling:
-        """Multiply side and stride by a factor."""
+        """Multiply the tiles' side and stride by a factor."""
         return Tiling(self.side * factor, self.stride * factor)
 
 

@@ -161,7 +161,7 @@ class FrameResidualBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        """Apply both convolutions, and add the input."""
+        """Apply both convolutions to a frame, and add the input."""
         hidden = self.conv1(nnx.silu(self.norm1(x)))
         hidden = self.conv2(nnx.silu(self.norm2(hidden)))
         return split_image(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))

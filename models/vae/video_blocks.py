@@ -197,7 +197,7 @@ class ResidualBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        """Apply both convolutions, and add the input."""
+        """Apply both convolutions to a video, and add the input."""
         hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
         hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
         return split_image(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))

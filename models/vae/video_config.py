@@ -99,7 +99,7 @@ class VideoVaeConfig:
             )
 
     def _check_shortcuts(self) -> None:
-        """Check that shortcuts average or repeat whole groups of channels."""
+        """Check that the shortcuts of a video VAE average or repeat whole groups of channels."""
         widths, resampled = self.encoder_widths, (*self.downsamples, None)
         for narrow, wide, in_time in zip(widths[:-1], widths[1:], resampled, strict=True):
             _check_group(narrow * _positions(in_time), wide, "base_dim")

@@ -117,7 +117,7 @@ class WindowedBlock(nnx.Module):
         bias: Float[Array, "windows 1 1 patches"],
         rope: RotaryTable,
     ) -> Float[Array, "windows patches width"]:
-        """Apply attention, then the MLP.
+        """Apply attention to an image's patches, then the MLP.
 
         Args:
             to_all: whether to attend to the entire image.

@@ -127,7 +127,7 @@ class VisionBlock(nnx.Module):
     def __call__(
         self, x: Float[Array, "1 patches width"], rope: RotaryTable
     ) -> Float[Array, "1 patches width"]:
-        """Apply attention, then the MLP."""
+        """Apply attention to an image's patches, then the MLP."""
         q, k, v = jnp.split(self.qkv(self.attention_norm(x)), 3, axis=-1)
         q, k, v = (part.reshape(*x.shape[:2], self.heads, -1) for part in (q, k, v))
         attended = self.attention(rotate_half(q, rope), rotate_half(k, rope), v)

@@ -28,7 +28,7 @@ class Experts:
     """Lowest timestep of the high-noise expert; None assigns it all steps."""
 
     def at(self, timestep: np.float32) -> Expert:
-        """Return the expert for a timestep. Raises: ValueError: the checkpoint does not have it."""
+        """Return the expert for a timestep. Raises: ValueError: the checkpoint lacks it."""
         # Compares in float32, as torch does for a tensor and a number.
         high = self.boundary is None or bool(timestep >= np.float32(self.boundary))
         expert: Expert = "transformer" if high else "transformer_2"

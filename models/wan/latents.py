@@ -40,12 +40,12 @@ class Grid:
 
     @property
     def height_multiple(self) -> int:
-        """Factor by which heights must be divisible."""
+        """Factor by which a video's height must be divisible."""
         return self.pixel * self.patch[1]
 
     @property
     def width_multiple(self) -> int:
-        """Factor by which widths must be divisible."""
+        """Factor by which a video's width must be divisible."""
         return self.pixel * self.patch[2]
 
     def frames_near(self, count: int) -> tuple[int, int]:

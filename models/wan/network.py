@@ -130,7 +130,7 @@ class Queries(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> Float[Array, "batch tokens heads dim"]:
-        """Project tokens to normalized queries."""
+        """Project video tokens to normalized queries."""
         return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
 
     def finish(self, heads: Float[Array, "batch tokens heads dim"]) -> Tokens:

@@ -71,7 +71,7 @@ class Tools(NamedTuple):
 
 
 class WanPipeline(DenoisingPipeline[WanNetworks]):
-    """Pipeline of Wan.
+    """Pipeline of Wan: text and images to videos.
 
     Leaves of a row:
     - latents and denoised [f, h, w, c]; step_cache, if enabled;

@@ -24,7 +24,7 @@ REFERENCES = "references"
 
 
 class VacePipeline(WanPipeline):
-    """Pipeline of VACE.
+    """Pipeline of Wan VACE, which follows a control video and reference images.
 
     Leaves of a row, in addition to prompt_embeds and step_cache of `WanPipeline`:
     - latents and denoised [r + f, h, w, c], references first;

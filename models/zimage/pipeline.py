@@ -21,7 +21,7 @@ from models.zimage.request import ZImageRequest
 
 
 class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
-    """Pipeline of Z-Image."""
+    """Pipeline of Z-Image: text and images to images."""
 
     ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS

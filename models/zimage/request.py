@@ -25,7 +25,7 @@ class ZImageRequest(FlowImageRequest):
 
     @property
     def guided(self) -> bool:
-        """Return whether any step is guided."""
+        """Return whether guidance runs in any step of the request."""
         return self.guidance_scale > 0
 
 

@@ -134,7 +134,7 @@ def is_url(value: str) -> bool:
 
 
 def from_base64(value: str) -> bytes:
-    """Decode a data URI or bare base64; line breaks and the URL-safe alphabet are accepted.
+    """Decode a data URI or bare base64 of an input file, also in the URL-safe alphabet.
 
     It decodes slices, so that other threads do not wait long for the GIL.
 

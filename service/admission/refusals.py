@@ -47,7 +47,7 @@ async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) 
 
 @asynccontextmanager
 async def within_quotas(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
-    """Convert a `QuotaExceeded` raised inside to a problem. Raises: Busy."""
+    """Convert a `QuotaExceeded` raised inside the context to a problem. Raises: Busy."""
     try:
         yield
     except QuotaExceeded as error:

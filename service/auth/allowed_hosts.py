@@ -43,7 +43,7 @@ def host_of(values: Sequence[bytes]) -> str:
 
 @lru_cache(maxsize=256)
 def is_address(host: str) -> bool:
-    """Check for an IP address, which cannot be resolved elsewhere."""
+    """Return whether a host is an IP address, which cannot be resolved elsewhere."""
     try:
         ip_address(host.strip("[]"))
     except ValueError:

@@ -24,7 +24,7 @@ SECRET_BYTES = 32
 
 
 class Links:
-    """Signer of links, valid for `link_s` seconds each."""
+    """Signer of output links, valid for `link_s` seconds each."""
 
     def __init__(self, redis: Redis, link_s: float) -> None:
         self._redis = redis
@@ -49,7 +49,7 @@ class Links:
             )
 
     async def _secret(self) -> str:
-        """Return the secret, generating it if missing. All front ends use the first one stored."""
+        """Return the secret that signs links, generating it if missing; all front ends share it."""
         if stored := await self._redis.get(LINK_SECRET):
             return cast(str, stored)
         await self._redis.set(LINK_SECRET, secrets.token_hex(SECRET_BYTES), nx=True)

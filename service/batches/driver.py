@@ -62,7 +62,7 @@ class BatchDriver:
         """Tasks that create jobs or record ends, and must not be cancelled."""
 
     async def run(self) -> None:
-        """Run the batch to its end.
+        """Run the batch's lines to their end.
 
         Raises:
             BatchLeaseLost: another front end has the lease.
@@ -274,7 +274,7 @@ ENDINGS: Mapping[BatchState, BatchState] = {
 
 
 def _is_done(working: asyncio.Task[None]) -> bool:
-    """Return whether all lines are done. Raises: the first failure of a line."""
+    """Return whether all lines of a batch are done. Raises: the first failure of a line."""
     if not working.done():
         return False
     try:
@@ -285,7 +285,7 @@ def _is_done(working: asyncio.Task[None]) -> bool:
 
 
 def _completed_and_failed(lines: Mapping[int, str]) -> tuple[list[int], list[int]]:
-    """Return the numbers of completed and of failed lines, each in order."""
+    """Return the numbers of a batch's completed and failed lines, each in order."""
     numbers = sorted(lines)
     completed = [number for number in numbers if lines[number] == "completed"]
     return completed, [number for number in numbers if lines[number] == "failed"]

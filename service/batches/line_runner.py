@@ -100,7 +100,7 @@ class LineRunner:
         return Result(line.custom_id, status, body, request_id)
 
     def too_large(self, result: Result, reason: str) -> Result:
-        """Build the error result in place of a result that exceeds a size limit."""
+        """Build the error result of a batch line whose result exceeds a size limit."""
         problem = BodyTooLarge(f"{reason}; fetch the images from its job", code="results_too_large")
         body = self._endpoint.error(problem)
         return replace(result, status=BodyTooLarge.status, body=body)

@@ -89,7 +89,7 @@ class LineCheck:
     _custom_ids: set[str] = field(default_factory=set)
 
     async def run(self, chunks: AsyncIterator[bytes]) -> list[LineRange]:
-        """Check all lines and return their byte ranges.
+        """Check all lines of the batch's file and return their byte ranges.
 
         Each chunk is checked in a thread, so that the event loop is not blocked.
 

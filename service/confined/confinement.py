@@ -54,7 +54,7 @@ coefficients and two copies."""
 
 
 class SystemCalls(NamedTuple):
-    """System call numbers of one processor architecture."""
+    """Numbers of Linux system calls for one processor architecture."""
 
     architecture: int
     seccomp: int
@@ -168,7 +168,7 @@ def refuse_files(*descriptors: int) -> bool:
 
 
 def _imported_from() -> Iterable[str]:
-    """Yield the folders of Python, installed packages, our packages and system libraries."""
+    """Yield folders that imports read: Python's, installed packages', ours and the system's."""
     packages = (str(Path(__file__).parents[2] / name) for name in ("models", "service"))
     folders = (sys.prefix, sys.base_prefix, *packages, *_SYSTEM_LIBRARIES)
     yield from (folder for folder in folders if Path(folder).is_dir())

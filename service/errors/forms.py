@@ -13,7 +13,7 @@ ErrorForm = Callable[[Problem], Response]
 
 
 class ErrorForms:
-    """Error formats by path prefix.
+    """Formats of error responses by path prefix.
 
     The longest prefix of whole segments wins; other paths have problem+json.
     """
@@ -22,7 +22,7 @@ class ErrorForms:
         self._forms = sorted(forms.items(), key=lambda item: len(item[0]), reverse=True)
 
     def of(self, path: str) -> ErrorForm:
-        """Return the error format of a path."""
+        """Return the error format of a request path."""
         for prefix, form in self._forms:
             if path == prefix or path.startswith(f"{prefix}/"):
                 return form

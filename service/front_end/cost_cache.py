@@ -61,12 +61,12 @@ class TimedCache(Generic[T]):
         return copy
 
     def last(self, model: str) -> T | None:
-        """Return the last value read, regardless of age."""
+        """Return the last value read for a model, regardless of its age."""
         copy, _ = self._values.get(model, (None, 0.0))
         return copy
 
     async def forget(self, model: str) -> None:
-        """Drop the copy, and discard the result of any read in progress."""
+        """Drop a model's cached value, and discard the result of any read in progress."""
         async with self._locks[model]:
             self._values.pop(model, None)
 

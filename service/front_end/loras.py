@@ -19,7 +19,7 @@ class Loras:
     """Catalogue of LoRA adapters that each tenant's requests may name."""
 
     def __init__(self, registered: Registered, queue: Queue, max_age_s: float) -> None:
-        """Create the catalogue of adapters.
+        """Create the catalogue of LoRA adapters.
 
         Args:
             registered: returns the registered models.

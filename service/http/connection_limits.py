@@ -120,7 +120,7 @@ def max_connections(server: ServerSettings) -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors towards the hard one."""
+    """Raise the process's soft limit of file descriptors towards the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < target:
@@ -311,7 +311,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter(Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
-        """Read a part of the target, within its limit."""
+        """Read a part of the request's target, within its limit."""
         super().on_url(url)
         if len(self.url) > MAX_TARGET_BYTES:
             detail = f"the request's target may have {MAX_TARGET_BYTES} bytes"

@@ -93,7 +93,7 @@ class Resolver:
     """DNS resolver for clients' hosts. Each lookup runs in a thread and holds its tenant's slot."""
 
     def __init__(self, networks: Sequence[Network] = (), look_up: LookUp = look_up) -> None:
-        """Create a resolver without active lookups.
+        """Create a DNS resolver without active lookups.
 
         Args:
             networks: allowed in addition to the public internet.
@@ -157,7 +157,7 @@ def _is_literal(host: str) -> bool:
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Load the certificate authorities once, because it takes 60 ms."""
+    """Create the TLS context with the certificate authorities once, because it takes 60 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 

@@ -104,7 +104,7 @@ class FilePart(BoundedPart):
         self._waiting += data
 
     async def settle(self, *, ends: bool = False) -> None:
-        """Write buffered data if there is enough of it. Raises: Unavailable: the disk is full."""
+        """Write the part's buffered data to its file if there is enough. Raises: Unavailable."""
         if len(self._waiting) < WRITE_BYTES and not ends:
             return
         waiting, self._waiting = self._waiting, bytearray()

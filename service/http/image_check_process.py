@@ -54,7 +54,7 @@ class WarningCounter:
         self._count += 1
 
     def take(self) -> int:
-        """Return the number of warnings since the last call."""
+        """Return the number of decoder warnings since the last call."""
         count, self._count = self._count, 0
         return count
 

@@ -157,7 +157,7 @@ class Hold:
         return self.shared.receiving(self)
 
     def transfer(self) -> Hold:
-        """Move the amount to a new hold, which another owner closes."""
+        """Move the held amount to a new hold, which another owner closes."""
         other = Hold(self.shared, self.client, self.amount)
         self.amount = 0
         return other

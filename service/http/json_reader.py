@@ -77,7 +77,7 @@ class JsonReader:
             )
 
     def _without_mark(self, piece: bytes) -> bytes:
-        """Remove a byte order mark from the document's start. Raises: Malformed: of UTF-16."""
+        """Remove a byte order mark from the JSON's start. Raises: Malformed: of UTF-16."""
         if self._start is None:
             return piece
         self._start += piece

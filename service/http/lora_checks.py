@@ -59,7 +59,7 @@ class ModelLayers(NamedTuple):
     """Hidden sizes of the text encoders that read embeddings."""
 
     def to_json(self) -> bytes:
-        """Serialize for the child process."""
+        """Serialize the names of the model's layers for the check process."""
         return json.dumps(self).encode()
 
 

@@ -126,7 +126,7 @@ def box_of(soft: Image.Image, settings: InpaintSettings) -> Box:
 
 
 def _grow(low: int, high: int, length: int, end: int) -> tuple[int, int]:
-    """Enlarge an interval to at least that length, within 0 to `end`."""
+    """Enlarge an interval of pixels to at least that length, within 0 to `end`."""
     length = max(length, high - low)
     low = max(0, min(low - (length - (high - low)) // 2, end - length))
     return low, min(low + length, end)

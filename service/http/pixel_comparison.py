@@ -65,7 +65,7 @@ class Comparison:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Comparison:
-        """Build the comparison from the result of `compare`."""
+        """Build the pixel comparison from the result of `compare`."""
         difference = answer["difference"]
         files = tuple(DecodedFile(**shown) for shown in answer["files"])
         return cls(files, difference and Difference(**difference))

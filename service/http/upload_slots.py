@@ -123,7 +123,7 @@ class UploadSlots:
 
 def _evicted() -> Unavailable:
     return Unavailable(
-        f"others waited for this upload's place, and it arrived at less than"
+        f"other uploads waited for this upload's slot, and it arrived at less than"
         f" {SLOW_BYTES_PER_S // 2**20} MiB/s or was not your only one; send it again",
         code="upload_too_slow",
         retry_after_s=GRACE_S,

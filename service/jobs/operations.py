@@ -65,7 +65,7 @@ class TenantBacklog:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """Worker whose heartbeat is fresh."""
+    """Registered worker whose heartbeat is fresh."""
 
     name: str
     model: str

@@ -238,7 +238,7 @@ class Producer(QueueClient):
 
 
 def _accepted(job: Job, answer: NewJob | ExistingJob | OverQuota | Refusal) -> AcceptedJob:
-    """Convert the answer to a `Put`.
+    """Convert Redis's answer to a `Put`: an accepted job, or an error.
 
     Raises: QueueFull, QuotaExceeded, IdempotencyConflict: the job was rejected.
     """

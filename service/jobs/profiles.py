@@ -38,7 +38,7 @@ class ProfileRequest:
 
     @property
     def expires_s(self) -> float:
-        """Seconds after which the request expires."""
+        """Seconds after which the profile request expires."""
         return self.wait_s + self.seconds + MARGIN_S
 
 

@@ -53,7 +53,7 @@ class Records(Generic[T]):
         act: Callable[[dict[str, T]], Mapping[str, T]],
         add_commands: Callable[[Any], object] | None = None,
     ) -> dict[str, T]:
-        """Replace all records by the result of `act` in one transaction; return the result.
+        """Replace all records by the result of `act` in one Redis transaction; return the result.
 
         Args:
             act: computes the new records; called again if the records changed meanwhile.
@@ -107,7 +107,7 @@ class RecordCopies(Generic[T]):
         self._read_at = -float("inf")
 
     async def all(self) -> dict[str, T]:
-        """Return all records, refreshed if necessary. Raises: redis.exceptions.RedisError."""
+        """Return all records, reread from Redis if the copy is too old."""
         if self._is_old():
             async with self._lock:
                 if self._is_old():

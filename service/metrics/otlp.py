@@ -79,7 +79,7 @@ class Sender:
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
 
     def close(self) -> None:
-        """Close the connection to the collector."""
+        """Close the connection to the metrics collector."""
         self._exporter.shutdown()
 
 

@@ -37,7 +37,7 @@ class MetricsSender(Protocol):
         """Send the current values of the metrics."""
 
     def close(self) -> None:
-        """Close the connection to the collector."""
+        """Close the connection to the metrics collector."""
 
 
 class Pusher:

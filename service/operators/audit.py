@@ -87,7 +87,7 @@ class AuditRecorder(ABC):
 
     @abstractmethod
     async def _write(self, record: AuditRecord) -> None:
-        """Write or overwrite an audit record. Raises: StoreError."""
+        """Write or overwrite an operator's audit record. Raises: StoreError."""
 
 
 class AuditLog(AuditRecorder):
@@ -97,7 +97,7 @@ class AuditLog(AuditRecorder):
         self._store = store
 
     async def of_day(self, day: date) -> list[AuditRecord]:
-        """List the records of a day (UTC), oldest first. Raises: StoreError."""
+        """List the audit records of a day (UTC), oldest first. Raises: StoreError."""
         keys = await self._store.below(f"{FOLDER}/{day:%Y/%m/%d}/")
         return [AuditRecord.model_validate_json(await self._store.get(key)) for key in keys]
 

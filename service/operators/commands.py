@@ -1,4 +1,4 @@
-"""Audit records that pass through Redis: of commands that change Redis, and of automatic acts.
+"""Audit records that pass through Redis: of commands that change Redis, and of automatic actions.
 
 A command cannot verify that its settings' store is the installation's, and must work without it. So
 it writes the record to Redis next to its change, and any front end moves it to the store. Order and

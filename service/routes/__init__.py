@@ -1,4 +1,4 @@
-"""HTTP routes, one file per resource: each translates between HTTP and one call of a room below.
+"""HTTP routes, one file per resource: each translates between HTTP and one call of a lower package.
 
 May import every room of the front end.
 """

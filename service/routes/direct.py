@@ -34,7 +34,7 @@ class DirectRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the route's function directly, or respond 405 to other methods."""
+        """Call the route's function for a request, or respond 405 to other methods."""
         if scope["method"] not in (self.methods or ()):
             return await super().handle(scope, receive, send)
         request = Request(scope, receive, send)

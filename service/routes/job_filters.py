@@ -35,7 +35,7 @@ Timestamp = Annotated[
 
 
 def microseconds(timestamp: str) -> int:
-    """Convert a `Timestamp` to microseconds since the epoch."""
+    """Convert a `Timestamp` parameter to microseconds since the epoch."""
     return (datetime.fromisoformat(timestamp) - _EPOCH) // _US
 
 

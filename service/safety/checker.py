@@ -52,7 +52,7 @@ class SafetyChecker:
     def __init__(
         self, settings: SafetySettings, metrics: SafetyMetrics, slot_timeout_s: float | None = None
     ) -> None:
-        """Create the safety checker. Raises: ConfigError."""
+        """Create the safety checker of this process. Raises: ConfigError."""
         self._settings = settings
         self._hook = hook_of(settings)
         self._metrics = metrics

@@ -49,14 +49,14 @@ class FunctionHook:
     """
 
     def __init__(self, settings: SafetySettings) -> None:
-        """Load the operator's function. Raises: ConfigError."""
+        """Load the operator's safety function. Raises: ConfigError."""
         assert settings.check
         self._function = load_function(settings.check)
         self._most = settings.max_checks
         self._running = 0
 
     async def verdict(self, safety_check: SafetyCheck) -> Verdict:
-        """Call the operator's function for one verdict. Raises: NoVerdict."""
+        """Call the operator's safety function for one verdict. Raises: NoVerdict."""
         if self._running >= self._most:
             raise NoVerdict(f"all {self._most} calls of the function are still running")
         return verdict_of(await self._in_thread(safety_check.members()))

@@ -34,7 +34,7 @@ class HttpHook:
         )
 
     async def verdict(self, safety_check: SafetyCheck) -> Verdict:
-        """Call the operator's service for one verdict. Raises: NoVerdict."""
+        """Call the operator's safety service for one verdict. Raises: NoVerdict."""
         body = await asyncio.to_thread(safety_check.body)
         try:
             async with self._http.stream("POST", self._url, content=body) as answer:

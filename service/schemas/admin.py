@@ -213,7 +213,7 @@ def view_job(job: Job) -> AdminJobView:
 
 
 def view_pauses(pauses: Mapping[tuple[Literal["model", "pool"], str], Pause]) -> list[PauseView]:
-    """Convert pauses to views, the longest paused first."""
+    """Convert pauses of workers to views, the longest paused first."""
     return [
         PauseView(
             kind=kind,

@@ -74,7 +74,7 @@ def _with_scheduler_name(value: Any) -> Any:
 
 
 def _with_source(value: Any) -> Any:
-    """Expand a source given as a plain string to a table."""
+    """Expand a setting's source that is a plain string to a table."""
     return {"source": value} if isinstance(value, str) else value
 
 

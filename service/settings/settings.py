@@ -137,10 +137,10 @@ class Settings(BaseSettings):
 
 
 class StrictEnvironment(EnvSettingsSource):
-    """Environment source that rejects misspelt ATELIER_ variables."""
+    """Source of settings in the environment, which rejects misspelt ATELIER_ variables."""
 
     def __call__(self) -> dict[str, Any]:
-        """Add unknown variables to the values, so that validation rejects them."""
+        """Add unknown ATELIER_ variables to the values, so that validation rejects them."""
         return self._unknown() | super().__call__()
 
     def _unknown(self) -> dict[str, str | None]:

@@ -100,7 +100,7 @@ class Exporter:
         return self._tracer
 
     def flush(self) -> None:
-        """Send recorded spans, within a second."""
+        """Send recorded spans to the collector, within a second."""
         _send_remaining(self._provider.force_flush)
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class TextFormatter(logging.Formatter):
 
 
 def rfc3339(seconds: float) -> str:
-    """Format seconds since the epoch: `2026-05-04T03:02:01.123Z`."""
+    """Format seconds since the epoch in RFC 3339: `2026-05-04T03:02:01.123Z`."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 

@@ -77,11 +77,11 @@ def default_presets_path(source: str) -> Path:
     if is_url(source):
         raise ConfigError(
             f"{source}: nothing is written into an object store; give --out FILE, and upload it as "
-            f"{FILE} beside the checkpoint"
+            f"{FILE} next to the checkpoint"
         )
     if single_file(source):
         raise ConfigError(
-            f"{source}: no {FILE} is read beside a single file; give --out FILE, and copy its "
+            f"{source}: no {FILE} is read next to a single file; give --out FILE, and copy its "
             "presets into `quality` of the model's settings"
         )
     return resolve(source) / FILE

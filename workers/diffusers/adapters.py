@@ -68,7 +68,7 @@ class PipelineAdapters:
 
     @property
     def load_s(self) -> float:
-        """Median seconds of the most recent loads; 0 before the first."""
+        """Median seconds of the latest adapter loads; 0 before the first."""
         return self._times.median or 0.0
 
     async def find(self, fields: Fields, tenant: str) -> LoraPaths:

@@ -156,7 +156,7 @@ class DiffusersEngine(UncompiledBackend):
 
 @contextmanager
 def torch_errors() -> Iterator[None]:
-    """Convert torch's errors to those of the engine.
+    """Convert torch's exceptions to the engine's errors.
 
     Raises: MemoryError: the device's memory is exhausted; EngineFailed: its driver has failed.
     """

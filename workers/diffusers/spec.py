@@ -132,7 +132,7 @@ def task_of(pipeline: Any, is_text_to_image: bool) -> Task:
 
 
 def _defaults(pipeline: Any, fields: frozenset[str]) -> dict[str, Any]:
-    """Return the defaults of a pipeline's call that are numbers."""
+    """Return the numeric defaults of a diffusers pipeline's call."""
     parameters = parameters_of(pipeline)
     named = {field: argument_of(field, pipeline) for field in sorted(fields)}
     values = {field: parameters[name].default for field, name in named.items() if name}

@@ -90,7 +90,7 @@ class LoadedAdapters(Protocol):
 
     @property
     def load_s(self) -> float:
-        """Median seconds of the most recent loads; 0 before the first."""
+        """Median seconds of the latest adapter loads; 0 before the first."""
 
 
 class UpscalerCosts(Protocol):

@@ -58,7 +58,7 @@ class Stages:
         self._threads[stage].submit(function, *args)
 
     async def settled(self) -> None:
-        """Wait until all submitted functions have ended. Raises: EngineFailed."""
+        """Wait until all functions in the stages' threads have ended. Raises: EngineFailed."""
         for stage in STAGES:
             await self.run(stage, lambda: None)
 

@@ -21,14 +21,14 @@ WHOLE = "one device"
 
 
 class LabelValues:
-    """Limit on a label's distinct values; any value beyond the first `most` is labeled `other`."""
+    """Limit on a metric label's distinct values; others are labeled `other`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._names: set[str] = set()
 
     def name(self, value: str) -> str:
-        """Return the label of a value; `other` once the limit is reached."""
+        """Return a metric label of a value; `other` once the limit is reached."""
         if len(self._names) < self._most:
             self._names.add(value)
         return value if value in self._names else metrics.OTHER

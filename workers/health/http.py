@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Close a connection in both directions."""
+    """Close a health connection in both directions."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -63,7 +63,7 @@ class Work:
 
     @property
     def flops(self) -> float:
-        """FLOPs of all products, with repetitions."""
+        """FLOPs of all products of the program, with repetitions."""
         return sum(op.flops * count for op, count in self.ops.items())
 
 
@@ -309,7 +309,7 @@ def is_by_platform(equation: Any) -> bool:
 
 
 def chosen_branches(equation: Any) -> Any:
-    """Return the branches of a `cond` that may run; by platform, only the last."""
+    """Return the branches of a jaxpr's `cond` that may run; by platform, only the last."""
     branches = equation.params["branches"]
     return branches[-1:] if is_by_platform(equation) else branches
 

@@ -56,7 +56,7 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def data_uri(data: bytes, content_type: str) -> str:
-    """Return bytes as a data URI."""
+    """Encode bytes as a data URI."""
     return f"data:{content_type};base64,{base64.b64encode(data).decode()}"
 
 

@@ -35,7 +35,7 @@ class Marking:
 
     @classmethod
     def of_settings(cls, settings: OutputSettings) -> Marking:
-        """Return the marking of the settings. Raises: ConfigError: unusable key or certificates."""
+        """Return the marking of output files by the settings. Raises: ConfigError: unusable key."""
         return cls(settings.metadata, settings.prompts, signer_of(settings))
 
     def wants_recipe(self, request: Mapping[str, Any]) -> bool:

@@ -74,7 +74,7 @@ class Encoder:
     """Sides must be multiples of this."""
 
     def crf(self, quality: int) -> int:
-        """Return the constant rate factor; lower is better."""
+        """Return the video encoder's constant rate factor for a quality; lower is better."""
         return round(self.crf_at_0 + (self.crf_at_100 - self.crf_at_0) * quality / 100)
 
 

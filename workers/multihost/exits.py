@@ -59,7 +59,7 @@ def exit_on_sigterm() -> None:
 
 
 def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Install this handler for SIGTERM and SIGINT, replacing the immediate exit."""
+    """Install a handler of SIGTERM and SIGINT, replacing the immediate exit."""
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, handler)
     signal.set_wakeup_fd(-1)

@@ -62,7 +62,7 @@ class Followers:
     def send(
         self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Send a message to each follower. Raises: EngineFailed: one is lost."""
+        """Send a message to each follower process. Raises: EngineFailed: one is lost."""
         try:
             self._send(kind, fields, arrays or {})
         except ConnectionLost as error:

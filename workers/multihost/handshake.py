@@ -51,7 +51,7 @@ class Handshake:
     def of(
         cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool
     ) -> Handshake:
-        """Return the handshake of this process."""
+        """Return this process's handshake for its slice."""
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,

@@ -44,7 +44,7 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """Seconds, assuming that communication and computation do not overlap."""
+        """Estimated seconds of the program, without overlap of communication and computation."""
         return self.compute_s + self.traffic_s
 
 
@@ -95,7 +95,7 @@ class Estimate:
 
     @property
     def requests_s(self) -> float:
-        """Throughput in requests per second."""
+        """Estimated throughput of the layout in requests per second."""
         return self.slots / self.request_s
 
     def refusal(self) -> str:

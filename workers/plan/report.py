@@ -143,7 +143,7 @@ def how(plan: Plan) -> str:
         f"Exchange: bytes {sent} over {plan.chip.ici_bytes_s / 1e9:.0f} GB/s (ICI, one link) and "
         f"{plan.chip.dcn_bytes_s / 1e9:.3g} GB/s (DCN) with {COLLECTIVE_S * 1e6:.0f} µs a "
         "collective, added as if nothing was computed meanwhile."
-    ) + (" Bringing weights from host memory is left out." if _brings(plan) else "")
+    ) + (" Loading weights from host memory is not included." if _brings(plan) else "")
 
 
 def _brings(plan: Plan) -> bool:

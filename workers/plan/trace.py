@@ -105,7 +105,7 @@ class Sketch:
 
     @property
     def heads(self) -> frozenset[int]:
-        """Head counts of all self-attention."""
+        """Head counts of all self-attention layers of the model."""
         return frozenset(
             dict(op.axes)["heads"]
             for program, _ in self.steps.values()

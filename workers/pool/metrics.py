@@ -40,7 +40,9 @@ resumed = Counter("atelier_resumed_total", "Images and videos resumed from a sna
 preemptions = Counter("atelier_preemptions_total", "Running jobs preempted for others.", ["model"])
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
 jobs = Counter(
-    "atelier_pool_jobs_total", "Jobs that left this pool, by outcome.", ["model", "outcome"]
+    "atelier_pool_jobs_total",
+    "Jobs that this pool ended or released, by outcome.",
+    ["model", "outcome"],
 )
 output_bytes = Counter(
     "atelier_output_bytes_total",
@@ -73,7 +75,7 @@ receipts = Counter(
 
 model_swaps = Counter(
     "atelier_model_swaps_total",
-    "Models whose weights came to the devices, in place of another's or after a sleep.",
+    "Models loaded onto the devices, in place of another one or after a sleep.",
     ["model"],
 )
 model_swap_seconds = Counter(

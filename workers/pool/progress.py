@@ -73,7 +73,7 @@ class Progress:
         self._news.set()
 
     def close(self) -> None:
-        """Make `run` return after a final progress report."""
+        """Make the job's `run` return after a final progress report."""
         self._closing.set()
         self._news.set()
 

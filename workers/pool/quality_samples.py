@@ -77,7 +77,7 @@ class QualitySamples:
 
     @property
     def bytes(self) -> int:
-        """Total bytes of the sample."""
+        """Total bytes of the sampled outputs in memory."""
         return sum(served.bytes for served in self._sample)
 
     def offer(self, served: ServedOutput) -> None:

@@ -136,7 +136,7 @@ class ResidentModels:
         return 0.0
 
     async def run(self) -> None:
-        """Wait until canceled, since there is nothing to swap."""
+        """Wait until canceled, since all models stay on the devices."""
         await asyncio.Event().wait()
 
     def stop(self) -> None:
@@ -230,7 +230,7 @@ class TimeSharedModels(ResidentModels):
         return self._swap_s.get(model, 0.0) + (max(0.0, left_s) if present.jobs else 0.0)
 
     async def run(self) -> None:
-        """Swap models in turn until canceled. Raises: errors of loading the weights."""
+        """Swap models on the devices in turn until canceled. Raises: errors of loading weights."""
         while not self._is_stopped:
             if self._is_single and not (self._is_asleep or self._sleep_request):
                 await self._sleep_requested.wait()  # the queue need not be read until then

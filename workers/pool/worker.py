@@ -136,7 +136,7 @@ class Worker:
         return self._running.jobs
 
     def stop(self) -> None:
-        """Drain on the first call; leave at once on the second."""
+        """Drain the worker on the first call; exit at once on the second."""
         (self._leave if self._stop_requested else self._drain).set()
         self._stop_requested = True
 
@@ -150,7 +150,7 @@ class Worker:
         self._leave.set()
 
     async def run(self, warmup: Sequence[Fields], expected_s: Sequence[float] = ()) -> int:
-        """Serve until stopped (returns 0), or until the engine fails (returns 1).
+        """Serve jobs until stopped (returns 0), or until the engine fails (returns 1).
 
         Args:
             warmup: requests whose programs are compiled and measured before the first claim.

@@ -180,7 +180,7 @@ def _top(devices: Iterable[Sequence[ProfiledOp]], window: Interval) -> tuple[Top
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """Sort intervals of time and merge overlaps."""
+    """Sort time intervals and merge overlaps."""
     result: list[Interval] = []
     for start, end in sorted(intervals):
         if result and start <= result[-1][1]:

@@ -88,11 +88,11 @@ class NoExecutables:
         return build()
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Compute the fact with `find`."""
+        """Compute the fact with `find`, without storing it."""
         return find()
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return None, because no facts are stored."""
+        """Return None, because this cache stores no facts."""
         return None
 
 

@@ -173,7 +173,7 @@ class BucketPrograms:
 
 
 def finished(result: T) -> Future[T]:
-    """Return a completed future with this result."""
+    """Return a future that is already completed with this result."""
     future: Future[T] = Future()
     future.set_result(result)
     return future

@@ -66,7 +66,7 @@ class Compilation:
         await asyncio.gather(*programs, return_exceptions=True)
 
     def on_begin(self, callback: Callable[[], Any]) -> None:
-        """Call `callback` when a build starts, or at once if one has started.
+        """Call `callback` when a program's build starts, or at once if one has started.
 
         Never called if all programs are loaded from files.
         """

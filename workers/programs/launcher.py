@@ -76,7 +76,7 @@ class Launcher(Protocol):
         ...
 
     def wait(self, results: PyTree) -> PyTree:
-        """Wait for a program's results.
+        """Wait until a program's results are computed.
 
         Raises: the program's error; EngineFailed: the engine failed.
         """

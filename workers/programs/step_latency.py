@@ -117,7 +117,7 @@ class Recent:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Time the operation inside the context, unless it fails."""
+        """Time an operation inside the context, and record it unless it fails."""
         started = time.perf_counter()
         yield
         self.observe(time.perf_counter() - started)

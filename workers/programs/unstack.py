@@ -54,7 +54,7 @@ def is_of_blocks(axes: Axes) -> bool:
 
 
 def should_unstack(layout: Layout) -> bool:
-    """Return whether to unstack: on GPUs that each hold exactly what their products read."""
+    """Return whether a layout's GPUs each hold exactly the weights that their products read."""
     return layout.platform == "gpu" and layout.size("embed") == 1
 
 

@@ -169,6 +169,6 @@ def in_words(sizes: Mapping[str, int]) -> str:
 
 
 def heads_in_words(heads: Collection[int], tensor: int) -> str:
-    """Format head counts for messages."""
+    """Format the head counts of attention layers for messages."""
     counts = " or ".join(map(str, sorted(heads)))
     return f"{counts} attention heads" + (f" / tensor {tensor}" if tensor > 1 else "")

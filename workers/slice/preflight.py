@@ -167,7 +167,7 @@ def _too_few(kind: Accelerator, files: Sequence[Path], devices: int, root: Path)
         )
     elif (count := len(files) * _devices_a_chip(kind, root)) < devices:
         yield Fault(
-            f"the worker wants {devices} devices, and there are {count} ({patterns}): give the pod "
+            f"the worker needs {devices} devices, and there are {count} ({patterns}): give the pod "
             f"more {kind.resource} in its resources, or change the pool's mesh or devices",
             is_fatal=True,
         )

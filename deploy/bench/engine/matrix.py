@@ -43,7 +43,7 @@ class Rate:
 
     @property
     def typical(self) -> float:
-        """Median FLOP/s of the repeats."""
+        """Median FLOP/s of the repeated products."""
         return median(self.flops)
 
 

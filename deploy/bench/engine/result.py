@@ -15,7 +15,7 @@ from models.interface.pipeline import Fields
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles of a measurement's repeats."""
+    """Median and quartiles of a benchmark's repeated measurements."""
 
     median: float
     low: float
@@ -24,7 +24,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return the median with the quartiles, or the extremes of fewer than four values."""
+        """Return the median with the quartiles; with fewer than four values, with the extremes."""
         if len(values) < 4:
             return cls(median(values), min(values), max(values))
         low, middle, high = quantiles(values, n=4, method="inclusive")

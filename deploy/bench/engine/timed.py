@@ -31,7 +31,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Duration of the stage in seconds."""
+        """Duration of the benchmarked stage in seconds."""
         return self.ended_at - self.begun_at
 
 
@@ -63,7 +63,7 @@ class Recorder(Observer):
 
 
 class TimedStages(Stages):
-    """Stages whose encoding is recorded."""
+    """Benchmark variant of an engine's stages, which records the time of encoding."""
 
     recorder: Recorder
 

@@ -21,7 +21,7 @@ MAX_REQUESTS = 1_000_000
 
 
 class Share(Part):
-    """Base of the mix's entries, which are sampled by their shares."""
+    """Base of the entries of a load's mix, which are sampled by their shares."""
 
     share: float = Field(1.0, gt=0)
     """Relative frequency among the entries of its kind."""
@@ -36,7 +36,7 @@ class Shape(Share):
 
 
 class Tenant(Share):
-    """Tenant in a load's mix."""
+    """Tenant in a load's mix, with the share of requests that it sends."""
 
     name: str
     weight: float = Field(1.0, gt=0)
@@ -46,7 +46,7 @@ class Tenant(Share):
 
 
 class Deadline(Share):
-    """Deadline in a load's mix."""
+    """Deadline in a load's mix, with the share of requests that have it."""
 
     scale: float | None = Field(None, gt=0)
     """Multiple of the request's duration on the unloaded server; None: no deadline."""

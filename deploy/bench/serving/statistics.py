@@ -57,7 +57,7 @@ def waits(answers: Sequence[RequestOutcome]) -> dict[str, Any]:
 
 
 def refusals(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
-    """Count refusals by status and reason, most frequent first."""
+    """Count a load's refused requests by status and reason, most frequent first."""
     refused = [answer for answer in answers if answer.outcome == REFUSED]
     groups = grouped(refused, lambda answer: (answer.status, answer.reason))
     rows = [
@@ -73,12 +73,12 @@ def refusals(answers: Iterable[RequestOutcome]) -> list[dict[str, Any]]:
 
 
 def outcomes(answers: Iterable[RequestOutcome]) -> dict[str, int]:
-    """Count answers by outcome, most frequent first."""
+    """Count a load's requests by outcome, most frequent first."""
     return dict(Counter(answer.outcome for answer in answers).most_common())
 
 
 def reasons(answers: Iterable[RequestOutcome]) -> dict[str, int]:
-    """Count the reasons of outcomes other than success and refusal."""
+    """Count the reasons of a load's outcomes other than success and refusal."""
     reported = (f"{a.outcome}: {a.reason}" for a in answers if a.reason and a.outcome != REFUSED)
     return dict(Counter(reported).most_common())
 

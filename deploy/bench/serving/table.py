@@ -124,7 +124,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _percents(spread: Mapping[str, float | None]) -> str:
-    """Format percentiles in the unit of the largest."""
+    """Format percentiles of durations in the unit of the largest."""
     values = [spread[name] for name in ("p50", "p90", "p99")]
     present = [value for value in values if value is not None]
     if not present:

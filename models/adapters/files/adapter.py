@@ -58,7 +58,7 @@ class StoredArray:
         return StoredArray(self.array[index])
 
     def float32(self) -> np.ndarray:
-        """Return the values in float32."""
+        """Return the array's values in float32."""
         if not self.is_bfloat16:
             return self.array.astype(np.float32, copy=False)
         return (self.array.astype(np.uint32) << 16).view(np.float32)
@@ -125,25 +125,25 @@ class Factor:
 
 @dataclass(frozen=True)
 class Kronecker:
-    """Kronecker product of two matrices (LoKr)."""
+    """Kronecker product of two matrices: an adapter's change of a kernel (LoKr)."""
 
     left: Factor
     right: Factor
 
     def matrix(self) -> np.ndarray:
-        """Return the product in float32."""
+        """Return the Kronecker product in float32."""
         return np.kron(self.left.matrix(), self.right.matrix())
 
 
 @dataclass(frozen=True)
 class Hadamard:
-    """Product of two matrices by element (LoHa)."""
+    """Elementwise product of two matrices: an adapter's change of a kernel (LoHa)."""
 
     left: Factor
     right: Factor
 
     def matrix(self) -> np.ndarray:
-        """Return the product in float32."""
+        """Return the elementwise product in float32."""
         product: np.ndarray = self.left.matrix() * self.right.matrix()
         return product
 

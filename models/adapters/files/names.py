@@ -136,7 +136,7 @@ def packed(names: Names) -> str:
 
 
 def unpacked(text: str) -> Names:
-    """Deserialize the names of `packed`."""
+    """Deserialize the layer names that `packed` serialized."""
     networks, tables = json.loads(zlib.decompress(base64.b64decode(text)))
     layers = [_layers(json.loads(table)) for table in tables]
     return Names(tuple(_network(fields, layers[fields[1]]) for fields in networks))

@@ -73,7 +73,7 @@ class Loss(NamedTuple):
         return math.sqrt(self.lost / self.squared) if self.squared else 0.0
 
     def plus(self, other: Loss) -> Loss:
-        """Return the sum of two losses."""
+        """Return the sum of two losses of rank reduction."""
         return Loss(self.squared + other.squared, self.lost + other.lost)
 
 

@@ -73,7 +73,7 @@ class TensorEntry:
 
     @property
     def is_float(self) -> bool:
-        """True if the elements are floats, not whole numbers."""
+        """True if the array's elements are floats, not integers."""
         return self.dtype in FLOATS
 
 

@@ -61,7 +61,7 @@ class SingleBlock(nnx.Module):
         self.down = linear(width + inner, width, axes, use_bias=shape.use_bias, **kinds)
 
     def __call__(self, x: Tokens, vectors: Vectors, positions: Positions) -> Tokens:
-        """Attend and feed forward in parallel, over the joined streams."""
+        """Apply attention and feed-forward in parallel to the joined streams."""
         shift, scale, gate = split_vectors(vectors)
         normed = modulate(x, shift, scale, self.epsilon)
         attended = self.heads.attended(normed, self.attention, positions)

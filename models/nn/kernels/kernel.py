@@ -47,7 +47,7 @@ class Kernel(Protocol):
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
     ) -> AttentionOutput:
-        """Return the attended values, and the log-sums that merging needs."""
+        """Return the attention's values, and the log-sums that merging with other keys needs."""
 
 
 def kernel_name(kernel: object) -> str:

@@ -32,11 +32,11 @@ class Chip(Protocol):
 
     @property
     def platform(self) -> str:
-        """Platform, as JAX names it."""
+        """Platform of the device, as JAX names it."""
 
     @property
     def device_kind(self) -> str:
-        """Kind of device, as JAX names it."""
+        """Kind of device, as JAX names it, such as `TPU v6e`."""
 
 
 def kernel_for(chip: Chip, dtype: DTypeLike, *, experimental: bool = True) -> Kernel:

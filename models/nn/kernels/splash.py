@@ -80,7 +80,7 @@ def token_major(
     log_sum: Float[Array, "batch_heads _tokens"],
     q: Float[Array, "batch q_tokens heads dim"],
 ) -> AttentionOutput:
-    """Restore the order of the queries and drop padding."""
+    """Restore the order of attention outputs by query, and drop padding."""
     batch, tokens, heads, dim = q.shape
     split = values.reshape(batch, heads, *values.shape[1:])[:, :, :tokens, :dim]
     return AttentionOutput(

@@ -97,12 +97,12 @@ def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks
 
 
 def transpose_heads(x: Float[Array, "batch tokens heads dim"]) -> Heads:
-    """Transpose to [batch · heads, dim, tokens]."""
+    """Transpose attention inputs to [batch · heads, dim, tokens]."""
     return x.transpose(0, 2, 3, 1).reshape(-1, x.shape[3], x.shape[1])
 
 
 def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
-    """Transpose to [batch · heads, tokens, dim]."""
+    """Transpose attention inputs to [batch · heads, tokens, dim]."""
     return x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
 
 

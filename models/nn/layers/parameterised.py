@@ -31,7 +31,7 @@ _embedding = nnx.initializers.normal(0.02)
 
 
 class Kinds(TypedDict):
-    """Keyword arguments common to all layers."""
+    """Keyword arguments common to the constructors of all layers."""
 
     rngs: nnx.Rngs
     param_dtype: DTypeLike

@@ -32,7 +32,7 @@ EDITS = {
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenImagePipeline]:
-    """Read the configs of a Qwen-Image-Edit. Raises: ValueError: an unsupported config."""
+    """Read the configs of a Qwen-Image-Edit checkpoint. Raises: ValueError: unsupported."""
     kind, prompt_format = EDITS[read_model_index(folder)["_class_name"]]
     preprocessor = QwenPreprocessor.read(folder / "processor")
     pipeline = partial(

@@ -34,7 +34,7 @@ PATCHES = "patches."
 
 
 class QwenImageEditPipeline(QwenImagePipeline):
-    """Pipeline of Qwen-Image-Edit.
+    """Pipeline of Qwen-Image-Edit, which changes input images by a prompt.
 
     Additional leaves of a row: references [tokens, 4c] and reference_grids, the shape of each
     reference's latents by its index.

@@ -27,7 +27,7 @@ class BatchState(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """True for an end state."""
+        """True if the batch has ended."""
         return self in (self.FAILED, self.COMPLETED, self.EXPIRED, self.CANCELLED)
 
 

@@ -48,7 +48,7 @@ class Histogram(prometheus_client.Histogram):
         return [family]
 
     def _series(self) -> list[tuple[Any, Any]]:
-        """Return the series that observe values, with their label values."""
+        """Return the histogram's series that observe values, with their label values."""
         if not self._labelnames:
             return [((), self)]
         with self._lock:

@@ -57,7 +57,7 @@ class NativeBuckets:
         self._negative: dict[int, int] = {}
 
     def observe(self, value: float) -> None:
-        """Count one observation of any value."""
+        """Count one observation in the native histogram buckets."""
         size = abs(value)
         with self._lock:
             self._count += 1
@@ -74,7 +74,7 @@ class NativeBuckets:
                 self._zeros += 1
 
     def counts(self) -> BucketCounts:
-        """Return a copy of the current counts."""
+        """Return a copy of the histogram's current bucket counts."""
         with self._lock:
             return BucketCounts(
                 self._count,

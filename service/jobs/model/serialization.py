@@ -54,7 +54,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def from_hash(fields: Mapping[str, str]) -> Job:
-    """Convert a hash to a job.
+    """Convert a Redis hash to a job.
 
     Raises: WireError: the job has a newer wire version.
     """

@@ -31,12 +31,12 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for an end state."""
+        """True for an end state of a job."""
         return self in ENDED
 
     @property
     def is_done(self) -> bool:
-        """True for an end state with the requested result."""
+        """True for a job's end state with the requested result."""
         return self in (SUCCEEDED, PAUSED)
 
 

@@ -105,7 +105,7 @@ async def check(redis: Redis, settings: RedisSettings) -> None:
 async def check_when_reached(
     redis: Redis, settings: RedisSettings, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Repeat `check` until the server answers.
+    """Repeat `check` until the Redis server answers.
 
     Args:
         note: called with the reason why the server cannot be used yet.
@@ -148,7 +148,7 @@ def missing_protections(settings: RedisSettings) -> str:
 
 
 def config_error(settings: RedisSettings, error: Exception) -> ConfigError:
-    """Convert redis-py's error from a check into a `ConfigError` with advice."""
+    """Convert redis-py's error of a check into a `ConfigError` with advice."""
     where = redacted(str(settings.url))
     causes = list(_causes(error))
     if any(isinstance(cause, AuthenticationError | NoPermissionError) for cause in causes):

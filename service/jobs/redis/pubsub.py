@@ -67,7 +67,7 @@ class Subscriber:
             self._feeds[channel].discard(messages)
 
     def wake(self, channel: str, message: str) -> None:
-        """Wake the local waiters for a message as if it had been published."""
+        """Wake this process's waiters for a Redis message as if it had been published."""
         for wake in self._wakes.get((channel, message), ()):
             wake.set()
 

@@ -61,7 +61,7 @@ class JobsAhead:
         return JobsAhead(self.jobs + other.jobs, self.seconds + other.seconds)
 
     def without(self, other: JobsAhead) -> JobsAhead:
-        """Subtract another count; both values are at least 0."""
+        """Subtract another count of preceding jobs; both values are at least 0."""
         return JobsAhead(max(0.0, self.jobs - other.jobs), max(0.0, self.seconds - other.seconds))
 
 

@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Pool:
-    """Worker as input of the simulation."""
+    """Worker as input of the slot simulation."""
 
     name: str
     slots: int

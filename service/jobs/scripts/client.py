@@ -201,5 +201,5 @@ class QueueClient:
 
 
 def new_call() -> str:
-    """Return a random id of one call, by which scripts recognize its repeat."""
+    """Return a random id of one call, by which Lua scripts recognize its repeat."""
     return secrets.token_hex(8)

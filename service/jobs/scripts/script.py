@@ -84,5 +84,5 @@ class AcknowledgedClaimScript(ClaimScript[bool]):
 
     @staticmethod
     def parse(answer: Any) -> bool:
-        """Return whether the script was executed."""
+        """Return whether the Lua script was executed."""
         return bool(answer)

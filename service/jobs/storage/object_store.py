@@ -215,7 +215,7 @@ class Store:
             raise
 
     async def exists(self, key: str) -> bool:
-        """Return whether a file exists.
+        """Return whether a file exists in the store.
 
         Raises: StoreError.
         """

@@ -59,7 +59,7 @@ class FilesPart:
         """Do nothing: the form's files stay in memory."""
 
     def contents(self) -> list[bytes]:
-        """Return the contents of the files.
+        """Return the contents of the form part's files.
 
         Browsers send an empty part without a file name for an input without a file; it is skipped.
         """

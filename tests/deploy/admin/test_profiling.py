@@ -34,7 +34,7 @@ def test_report_averages_over_one_step() -> None:
     assert "4 of 8 devices:" in as_text(fields | {"slice_devices": 8}), "of the first host"
     assert "compute             100.00    50.0%" in lines
     assert "communication        50.00    25.0%  between devices" in text
-    assert "2.00 ms more of communication went on behind compute" in text
+    assert "2.00 ms more of communication overlapped with compute" in text
     assert f"{'all-gather.1':<40}    40.000      6.0  communication" in lines
     assert max(len(line) for line in lines) < 90
 

@@ -112,8 +112,8 @@ def test_control_file_is_checked_but_not_counted(root: Path) -> None:
     ("kind", "names", "devices", "message"),
     [
         (TPU, (), 8, "there is no device file of a TPU (/dev/accel[0-9]*, /dev/vfio/[0-9]*)"),
-        (TPU, VFIO[:4], 9, "wants 9 devices, and there are 8"),
-        (GPU, ("nvidia0", "nvidiactl"), 8, "wants 8 devices, and there are 1"),
+        (TPU, VFIO[:4], 9, "needs 9 devices, and there are 8"),
+        (GPU, ("nvidia0", "nvidiactl"), 8, "needs 8 devices, and there are 1"),
         (GPU, ("nvidiactl",), 1, "there is no device file of a GPU"),
         (GPU, ("nvidia0", "nvidia1"), 2, ""),
         (GPU, ("dxg",), 1, ""),

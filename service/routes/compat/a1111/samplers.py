@@ -94,7 +94,7 @@ def _select(
 
 
 def _check_schedule(spec: ModelSpec, schedule: Schedule) -> Schedule:
-    """Return a step schedule unchanged. Raises: Invalid: the model supports only its own one."""
+    """Return a sampler's step schedule unchanged. Raises: Invalid: the model has only its own."""
     if _has_schedules(spec) or schedule in (AUTOMATIC, SIMPLE, NORMAL):
         return schedule
     message = (

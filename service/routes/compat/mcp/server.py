@@ -141,7 +141,7 @@ _TASKS: set[asyncio.Task[Any]] = set()
 
 
 async def _run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine in a separate task and return its result.
+    """Run the coroutine in a separate task, so that a cancellation reaches it once.
 
     A cancellation reaches the task once. The SDK's cancel scopes would cancel it again at each
     await of its cleanup.

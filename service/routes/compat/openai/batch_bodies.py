@@ -71,7 +71,7 @@ class BatchRequest(CompatibleRequestBody):
 
     @property
     def window_s(self) -> float:
-        """Return the window in seconds."""
+        """Return the batch's completion window in seconds."""
         return 3600.0 * int(self.completion_window.removesuffix("h"))
 
 

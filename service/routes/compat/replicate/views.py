@@ -23,7 +23,7 @@ STATUSES: dict[JobState, Status] = {
 
 
 async def prediction(call: Call, job: Job) -> Prediction:
-    """Build the prediction of a job."""
+    """Build Replicate's prediction of a job."""
     get = addresses.absolute_url(call, f"/v1/predictions/{job.id}")
     return Prediction(
         id=job.id,
