@@ -17,6 +17,7 @@ from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales,
 from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
 from models.interface.pipeline import Step
 from models.interface.solver_step import first_history, history_key
+from models.interface.token_buckets import size_of_row
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.base import Plan
 from models.spec.request import FlowImageRequest, RequestError
@@ -28,8 +29,8 @@ class CaptionPipeline(ChatPipeline):
 
     A row has latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features]; lengths
     [prompts], each caption's tokens without padding; and grid [h, w], an array without values in
-    the shape of the VAE's latents. If part of an image is kept, it has mask, clean and noise
-    [tokens, 4c]. It may have a step_cache.
+    the shape of the VAE's latents, or the leaves of token buckets. If part of an image is kept, it
+    has mask, clean and noise [tokens, 4c]. It may have a step_cache.
     """
 
     PROMPTS = ("captions", "lengths")
@@ -53,7 +54,7 @@ class CaptionPipeline(ChatPipeline):
         tokens = h * w // self.PATCH**2
         plan = self.plan(request, tokens, request.image_strength(from_image="image" in images))
         solver = scheduler_of(request, self.scheduler).solver
-        return self.build_draft(
+        draft = self.build_draft(
             request,
             {**self._draws(request, images, plan, (h, w)), **first_history(solver)},
             self.steps(request, plan),
@@ -61,6 +62,7 @@ class CaptionPipeline(ChatPipeline):
             history_key(solver) + (",masked" if "mask_image" in images else ""),
             head,
         )
+        return self.in_token_bucket(draft, request, (h, w))
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
         """Return the schedule.
@@ -86,7 +88,7 @@ class CaptionPipeline(ChatPipeline):
         read = inputs["read"].astype(bool)[:, self.CUT :]
         return {
             **first_latents(inputs, partial(self.encode_image, weights), self.pack),
-            "grid": as_grid(inputs["noise"]),
+            **size_of_row(inputs, as_grid),
             "captions": self.captions(weights, inputs)[:, self.CUT :],
             "lengths": read.sum(axis=1, dtype=jnp.int32),
             **initial_cache(inputs, self.width, self.dtype),

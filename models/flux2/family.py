@@ -36,6 +36,7 @@ FAMILY = Family(
     "flux2",
     "FLUX.2",
     {PIPELINE: f"{__package__}.load"},
+    options=frozenset({"token_buckets"}),
     single_files=SingleFiles(("text_encoder", "vae"), "double_blocks or transformer_blocks"),
     published={
         f"flux2-klein-{size}": PublishedCheckpoint(

@@ -9,13 +9,14 @@ from jaxtyping import Array, Float
 
 from models.flow.caption_pipeline import CaptionPipeline
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
+from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.key_mapping import SPELLINGS
 from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, with_norms_of
 from models.vae.latent_frames import LatentFramePipeline
-from models.vae.patches import pack, unpack
+from models.vae.patches import pack, pack_on_host, unpack
 
 
 class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[ChatNetworks]):
@@ -26,8 +27,15 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
     SCALE = "true_cfg_scale"
     CUT = CUT
     REQUEST = QwenImageRequest
+    config: QwenImageConfig
     pack = staticmethod(pack)
+    pack_on_host = staticmethod(pack_on_host)
     unpack = staticmethod(unpack)
+
+    @property
+    def break_even_tokens(self) -> int:
+        """Tokens at which attention costs as much as a layer's 12 w² parameters."""
+        return 6 * self.config.width
 
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
