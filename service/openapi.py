@@ -24,6 +24,7 @@ from service.routing import COMPATIBLE_ENDPOINTS, include_routes
 from service.schemas.admin import PauseRequest, Reason
 from service.schemas.request import ContinueRequest, GenerateRequest, LoraUpload
 from service.schemas.response import (
+    AcceptedView,
     Health,
     JobPage,
     JobView,
@@ -40,7 +41,7 @@ SUMMARY = "Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2
 VERSION = generator().partition(" ")[2] or "unpackaged"
 
 VIEWS = (
-    *(JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Verification),
+    *(JobView, AcceptedView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Verification),
     *(Health, ProblemView),
 )
 """Bodies of responses. FastAPI includes most, but omits the nulls of their examples."""

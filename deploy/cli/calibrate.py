@@ -56,12 +56,19 @@ def add(commands: Commands) -> None:
     )
     for name, about in (
         ("images", "number of images of the set (default: one for each prompt)"),
-        ("steps", "number of denoising steps (default: the model's)"),
         ("width", "width in pixels (default: the model's)"),
         ("height", "height in pixels (default: the model's)"),
         ("num-frames", "number of frames of a video (default: the model's)"),
     ):
         calibrate.add_argument(f"--{name}", type=count, metavar="N", help=about)
+    calibrate.add_argument(
+        "--steps",
+        type=count,
+        nargs="+",
+        metavar="N",
+        help="numbers of denoising steps (default: the model's): presets are chosen and measured at"
+        " the first, and get plans for the others",
+    )
     calibrate.add_argument(
         "--out",
         type=Path,
@@ -90,11 +97,16 @@ def run(args: argparse.Namespace) -> int:
         with opened(settings, target, args.out) as (generator, file):
             given_fields = _fields(args)
             wanted = requests(generator.pipeline, prompts, given_fields)
-            calibrated = Calibration(generator, wanted, _about(given_fields, prompts)).run()
+            about = _about(given_fields, prompts)
+            calibrated = Calibration(generator, wanted, about).run()
+            presets = calibrated.presets
+            for steps in (args.steps or ())[1:]:
+                others = [{**fields, "num_inference_steps": steps} for fields in wanted]
+                presets = Calibration(generator, others, about).extended(presets)
     except (RequestError, NothingToPlan) as error:
         raise UsageError(str(error)) from None
-    write_qualities(file, calibrated.presets)
-    print(_table(calibrated.presets))
+    write_qualities(file, presets)
+    print(_table(presets))
     print(f"\n{calibrated.candidates} candidates were tried; written to {file}")
     return 0
 
@@ -113,7 +125,7 @@ def _prompts(args: argparse.Namespace) -> list[str]:
 
 def _fields(args: argparse.Namespace) -> dict[str, Any]:
     return without_none(
-        num_inference_steps=args.steps,
+        num_inference_steps=args.steps[0] if args.steps else None,
         width=args.width,
         height=args.height,
         num_frames=args.num_frames,

@@ -10,6 +10,7 @@ of the gaps between stages, by model.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import httpx
 
 from deploy.cli.options import count
 from tests.collector import Collector, Span, collecting
+from tests.conftest import COMPILED
 from tests.e2e.system import System, until
 
 PROMPT = "a red circle on a blue background"
@@ -36,8 +38,9 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [word for model in options.model for word in ("--model", model)]
     with tempfile.TemporaryDirectory() as state, collecting() as collector:
+        os.environ.setdefault(COMPILED, f"{state}/compiled")
         endpoint = {"ATELIER_TRACING__ENDPOINT": collector.url}
-        system = System(Path(state), "--dtype", "float32", *chosen, **endpoint)
+        system = System(Path(state) / "state", "--dtype", "float32", *chosen, **endpoint)
         try:
             with httpx.Client(base_url=system.url, timeout=60, trust_env=False) as http:
                 measure(http, collector, options.requests)

@@ -6,7 +6,8 @@ of known costs, so that responses have a position and an estimate.
 
 `--against FOLDER` also starts the front end of another checkout with its own Redis, and alternates
 between both; on a shared machine, only ratios of processor time are meaningful. With `--rate`,
-requests are sent at planned times regardless of earlier responses.
+requests are sent at planned times regardless of earlier responses. `--prefer return=minimal
+--against .` compares short responses with usual ones.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Side:
     port: int
     process_id: int
     redis_url: str
+    prefer: str = ""
+    """Value of the requests' header `Prefer`; empty: none."""
     request: bytes = b""
     latencies_s: list[float] = field(default_factory=list)
     each_ms: list[float] = field(default_factory=list)
@@ -112,6 +115,7 @@ async def prepare(side: Side, has_keys: bool, queued: int) -> None:
             key = f"Authorization: Bearer {(await keys.create(TENANT))[1]}\r\n"
     await queue.close()
     head = f"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\n{key}"
+    head += f"Prefer: {side.prefer}\r\n" if side.prefer else ""
     head += f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
     side.request = head.encode() + BODY
     await post_requests(side, queued)
@@ -258,6 +262,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--keys", action="store_true", help="with API keys")
     parser.add_argument("--quotas", action="store_true", help="of a tenant, by its key")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout")
+    parser.add_argument("--prefer", default="", help="header Prefer of our requests")
     args = parser.parse_args(words)
     args.keys = args.keys or args.quotas
     checkouts = {"ours": ROOT} | ({"theirs": args.against.resolve()} if args.against else {})
@@ -266,6 +271,7 @@ def main(words: Sequence[str] | None = None) -> None:
             stack.enter_context(front_end(name, checkout, args.keys, args.quotas))
             for name, checkout in checkouts.items()
         ]
+        sides[0].prefer = args.prefer
         asyncio.run(measure(sides, args))
 
 

@@ -20,6 +20,7 @@ from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales,
 from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
 from models.interface.pipeline import Step
 from models.interface.solver_step import first_history, history_key
+from models.interface.token_buckets import size_of_row
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.base import Plan
 from models.spec.request import FlowImageRequest, RequestError
@@ -31,9 +32,9 @@ class CaptionPipeline(ChatPipeline):
 
     A row has latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features]; lengths
     [prompts], each caption's tokens without padding; and grid [h, w], an array without values in
-    the shape of the VAE's latents. If part of an image is kept, it has mask, clean and noise
-    [tokens, 4c]. If the model has ControlNets, it has hints [slots, tokens, 4c]. It may have a
-    step_cache.
+    the shape of the VAE's latents, or the leaves of token buckets. If part of an image is kept, it
+    has mask, clean and noise [tokens, 4c]. If the model has ControlNets, it has hints
+    [slots, tokens, 4c]. It may have a step_cache.
     """
 
     PROMPTS = ("captions", "lengths")
@@ -61,7 +62,7 @@ class CaptionPipeline(ChatPipeline):
             request.control, images, self.spec, (request.width, request.height)
         )
         draw = partial(draw_noise, generator_of(request), self.latent_channels, (h, w))
-        return self.build_draft(
+        draft = self.build_draft(
             request,
             {
                 **control_inputs(self.controls, control, partial(draw, self.dtype)),
@@ -73,6 +74,7 @@ class CaptionPipeline(ChatPipeline):
             history_key(solver) + (",masked" if "mask_image" in images else ""),
             head,
         )
+        return self.in_token_bucket(draft, request, (h, w))
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
         """Return the request's schedule of sigmas and timesteps.
@@ -103,7 +105,7 @@ class CaptionPipeline(ChatPipeline):
             first[HINTS] = hints(encode, self.pack, inputs, self.controls.count, empty)
         return {
             **first,
-            "grid": as_grid(inputs["noise"]),
+            **size_of_row(inputs, as_grid),
             "captions": self.captions(weights, inputs)[:, self.CUT :],
             "lengths": read.sum(axis=1, dtype=jnp.int32),
             **initial_cache(inputs, self.width, self.dtype),

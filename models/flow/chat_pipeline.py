@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,12 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from models.control.slots import NO_CONTROLS, ControlSlots
+from models.interface.apply_presets import quality_of
 from models.interface.denoising_pipeline import Draft, flatten_prompts
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
+from models.interface.token_buckets import EXTENT, buckets_of, padded_to, size_inputs
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import cast_in_place
@@ -25,7 +29,7 @@ from models.spec.request import FlowRequest
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.packed_latents import PackedLatentPipeline
-from models.vae.references import tokens_and_grids
+from models.vae.references import INPUT, Grid, tokens_and_grids
 
 
 class ChatNetworks(NamedTuple):
@@ -65,6 +69,23 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         self.width: int = transformer.latents_in.out_features
         """Features of a token in the transformer."""
         self.latent_channels: int = transformer.latents_in.in_features // self.PATCH**2
+        multiple, even = spec.limits.size_multiple_px, self.break_even_tokens
+        usual = spec.defaults["width"] * spec.defaults["height"] // multiple**2
+        self.buckets = buckets_of(spec, usual, even) if even else None
+        self._most_side = spec.limits.max_side_px // multiple
+
+    @property
+    def break_even_tokens(self) -> int:
+        """Tokens at which attention costs as much as all products, as in `TokenBuckets`.
+
+        0: the family has no token buckets.
+        """
+        return 0
+
+    @staticmethod
+    def pack_on_host(latents: Float32[np.ndarray, "h w c"]) -> Float32[np.ndarray, "tokens patch"]:
+        """Pack noise into tokens."""
+        raise NotImplementedError
 
     def build_draft(
         self,
@@ -99,6 +120,26 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
             cut_prompts(self.ENCODER, self.tokenizer, texts, limit),
         )
 
+    def in_token_bucket(self, draft: Draft, request: FlowRequest, grid: Grid) -> Draft:
+        """Pad the tokens of a draft to those of its token bucket, if it has one.
+
+        References have sizes of their own, and a step cache's signal is a mean over tokens.
+
+        Args:
+            grid: rows and columns of the VAE's latents.
+        """
+        if self.buckets is None or max(grid) > self.PATCH * self._most_side:
+            return draft
+        has_references = any(name.startswith(INPUT) for name in draft.inputs)
+        if has_references or quality_of(self.spec, request.quality).step_cache:
+            return draft
+        tokens = self.buckets.padded_tokens(draft.tokens)
+        noise = padded_to(tokens, self.pack_on_host(draft.inputs["noise"]))
+        size = f"{draft.width}x{draft.height},"
+        kind = f"{draft.bucket.removeprefix(size)},tokens={tokens}"
+        inputs = {**draft.inputs, "noise": noise, **size_inputs(grid, (self.PATCH, self.PATCH))}
+        return replace(draft, bucket=size + kind, inputs=inputs, step_bucket=kind)
+
     def predict(
         self,
         program: StepProgram,
@@ -116,7 +157,7 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         if modulations is None:
             modulations = self.time_conditioning(weights, values)
         batch, prompts = rows[self.PROMPTS[0]].shape[:2]
-        tokens, grids = tokens_and_grids(rows, self.PATCH)
+        tokens, grids = self._tokens_and_grids(rows, prompts)
         velocity = self.network(weights, "transformer")(
             jnp.repeat(tokens, prompts, axis=0),
             *(flatten_prompts(rows[name]) for name in self.PROMPTS),
@@ -127,7 +168,18 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         of_prompts: Array = velocity.reshape(batch, prompts, *velocity.shape[1:])
+        if isinstance(grids, RowGrids):
+            return grids._replace(extents=rows[EXTENT]).zeroed(of_prompts)
         return of_prompts
+
+    def _tokens_and_grids(
+        self, rows: PyTree, prompts: int
+    ) -> tuple[Float[Array, "batch image_tokens patch"], tuple[Grid, ...] | RowGrids]:
+        """Return the image tokens of rows, and their grids; of padded rows for each prompt."""
+        if EXTENT not in rows:
+            return tokens_and_grids(rows, self.PATCH)
+        tokens = rows["latents"]
+        return tokens, RowGrids(rows[EXTENT], tokens.shape[1], self._most_side).repeated(prompts)
 
     def network_inputs(
         self, weights: ChatNetworks, rows: PyTree, values: Mapping[str, jax.Array]

@@ -112,10 +112,6 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         multiple = spec.limits.size_multiple_px
         usual = spec.defaults["width"] * spec.defaults["height"] // multiple**2
         self.buckets = buckets_of(spec, usual, BREAK_EVEN_WIDTHS * self.config.width)
-        if self.buckets and self.graphs.controls is not None:
-            raise ValueError(
-                "token_buckets: not supported with ControlNets, which need a fixed size; remove one"
-            )
         self._most_side = spec.limits.max_side_px // multiple
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings

@@ -43,6 +43,7 @@ FAMILY = Family(
     "flux2",
     "FLUX.2",
     dict.fromkeys((KLEIN, DEV), f"{__package__}.load"),
+    options=frozenset({"token_buckets"}),
     single_files=SingleFiles(("text_encoder", "vae"), "double_blocks or transformer_blocks"),
     published={
         "flux2-dev": PublishedCheckpoint(config_files(DEV, SHIFTED_BY_TOKENS, DEV_NETWORKS)),

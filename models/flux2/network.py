@@ -35,6 +35,7 @@ from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
 from models.nn.layers.parameterised import Kinds
 from models.nn.layers.positions import grid_ids
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep
 from models.vae.references import Grid
 
@@ -104,17 +105,21 @@ class Flux2Transformer(JointTransformer):
         latents: Float[Array, "batch image_tokens channels"],
         prompt_embeds: Float[Array, "batch text_tokens joint"],
         modulations: Modulations,
-        grids: tuple[Grid, ...],
+        grids: tuple[Grid, ...] | RowGrids,
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens channels"]:
         """Return the velocity of the latents, in the dtype of the weights.
 
         Args:
             modulations: output of `conditions` for the timestep.
-            grids: token rows and columns of the output image, then of each reference.
+            grids: token rows and columns of the output image, then of each reference; or those of
+                padded rows.
             cache: state of earlier steps; may replace most blocks.
         """
-        ids = np.concatenate([image_ids(*grid, index) for index, grid in enumerate(grids)])
+        if isinstance(grids, RowGrids):
+            ids: np.ndarray | RowGrids = grids._replace(after=1)
+        else:
+            ids = np.concatenate([image_ids(*grid, index) for index, grid in enumerate(grids)])
         text = text_ids(prompt_embeds.shape[1])
         return self.velocity(latents, prompt_embeds, modulations, ids, text, cache)
 

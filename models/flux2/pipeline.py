@@ -8,9 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
 
 from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flow.references import read_references
+from models.flux2.config import Flux2Config
 from models.flux2.key_mapping import SPELLINGS
 from models.flux2.request import Flux2DevRequest, Flux2Request
 from models.flux2.spec import MASK
@@ -20,11 +23,13 @@ from models.interface.image_start import draw_noise, first_latents, mask_inputs
 from models.interface.images import read_image
 from models.interface.pipeline import Fields
 from models.interface.solver_step import first_history, history_key
+from models.interface.token_buckets import size_of_row
 from models.nn.layers.step_cache import initial_cache
 from models.sampling.flow_schedule import empirical_mu
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.request import BY_CHECKPOINT, Request
 from models.vae.latent_statistics import NormedLatentPipeline
+from models.vae.patches import PATCH
 from models.vae.references import IMAGE, INPUT, inputs_of
 
 
@@ -37,13 +42,26 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
     - grid [h, w]: empty array with the shape of the VAE's latents;
     - with a mask: mask, clean and noise [tokens, 4c]; the first reference is the clean image;
     - with references: references [tokens, 4c], and reference_grids, an empty array per index like
-      grid.
+      grid;
+    - in token buckets (models/interface/token_buckets.py): extent [2] and of_size.grid instead of
+      grid; image tokens are padded with zeros.
     """
 
     REQUEST = Flux2Request
     PROMPTS = ("prompt_embeds",)
     ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
+    config: Flux2Config
+
+    @property
+    def break_even_tokens(self) -> int:
+        """Tokens at which attention costs as much as a layer's 4 w² + 3 w · inner parameters."""
+        return 2 * self.config.width + 3 * self.config.inner // 2
+
+    @staticmethod
+    def pack_on_host(latents: Float32[np.ndarray, "h w c"]) -> Float32[np.ndarray, "tokens patch"]:
+        """Flatten noise, which is drawn by token."""
+        return latents.reshape(-1, latents.shape[-1])
 
     def read(self, fields: Fields) -> Request:
         """Read a request; distilled checkpoints ignore the fields of guidance."""
@@ -69,7 +87,7 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
         sizes = "+".join(f"{columns}x{rows}" for rows, columns in grids)
         draw = partial(draw_noise, TorchGenerator(request.seed), self.config.in_channels)
-        return self.build_draft(
+        draft = self.build_draft(
             request,
             {
                 "noise": draw((h // 2, w // 2), self.dtype),
@@ -83,21 +101,23 @@ class Flux2Pipeline(ModulatedPipeline, NormedLatentPipeline[ChatNetworks]):
             + (f",references={sizes}" if sizes else "")
             + (",masked" if mask else ""),
         )
+        return self.in_token_bucket(draft, request, (h, w))
 
     def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts and the references."""
         encode = self.network(weights, "text_encoder")
-        rows, columns, patch = inputs["noise"].shape
+        patch = self.config.in_channels
         references = self.references(weights, inputs, partial(self.packed, weights))
         start = {name: inputs[name] for name in inputs if not name.startswith(INPUT)}
         if "mask" in inputs:
+            rows, columns, _ = inputs["noise"].shape
             clean = references["references"][: rows * columns]
             start["image_latents"] = clean.reshape(rows, columns, patch)
         return {
             **first_latents(
                 start, lambda pixels, noise: pixels, lambda latents: latents.reshape(-1, patch)
             ),
-            "grid": jnp.zeros((2 * rows, 2 * columns, 0)),
+            **size_of_row(inputs, _grid),
             "prompt_embeds": encode(inputs["ids"], inputs["read"].astype(bool)),
             **references,
             **initial_cache(inputs, self.width, self.dtype),
@@ -110,3 +130,9 @@ class Flux2DevPipeline(Flux2Pipeline):
     REQUEST = Flux2DevRequest
     ENCODER = "Mistral"
     CONDITIONS = ("timestep", "guidance_scale")
+
+
+def _grid(noise: Float[Array, "rows columns patch"]) -> Float[Array, "h w nothing"]:
+    """Return the shape of the latents of packed noise as an array without values."""
+    rows, columns, _ = noise.shape
+    return jnp.zeros((PATCH * rows, PATCH * columns, 0))

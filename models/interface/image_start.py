@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.interface.images import read_image, read_mask
+from models.interface.token_buckets import EXTENT, padded_to
 from models.sampling.base import Plan
 from models.sampling.shrunk_noise import ShrunkGenerator
 from models.sampling.torch_rng import TorchGenerator
@@ -171,16 +172,16 @@ def first_latents(
     `latents`, and with a mask `mask`, `clean` and `noise`, each [tokens, patch].
 
     Args:
-        inputs: from `image_inputs`, or `noise` alone.
+        inputs: from `image_inputs`, or `noise` alone; in a token bucket, packed and padded noise.
         encode: an image's pixels and noise → latents.
     """
-    noise = pack(inputs["noise"])
+    noise = inputs["noise"] if EXTENT in inputs else pack(inputs["noise"])
     start = clean_latents(inputs, encode)
     if start is None:
         return {"latents": noise}
-    clean = pack(start)
+    clean = padded_to(len(noise), pack(start))
     latents = inputs["noise_scale"] * noise + inputs["clean_scale"] * clean
     if "mask" not in inputs:
         return {"latents": latents}
-    mask = jnp.broadcast_to(inputs["mask"], inputs["noise"].shape)
-    return {"latents": latents, "mask": pack(mask), "clean": clean, "noise": noise}
+    mask = padded_to(len(noise), pack(jnp.broadcast_to(inputs["mask"], start.shape)))
+    return {"latents": latents, "mask": mask, "clean": clean, "noise": noise}

@@ -7,10 +7,11 @@ depends on its exact size; steps do not read that branch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -82,8 +83,15 @@ def with_token_buckets(spec: ModelSpec, max_extra_work: float) -> ModelSpec:
 
 
 def buckets_of(spec: ModelSpec, anchor: int, break_even_tokens: int) -> TokenBuckets | None:
-    """Return a model's token buckets; None: disabled. Arguments as in `TokenBuckets`."""
+    """Return a model's token buckets; None: disabled. Arguments as in `TokenBuckets`.
+
+    Raises: ValueError: the model has ControlNets.
+    """
     extra = spec.sizes.token_buckets
+    if extra and spec.controls:
+        raise ValueError(
+            "token_buckets: not supported with ControlNets, which need a fixed size; remove one"
+        )
     return TokenBuckets(anchor, extra, break_even_tokens) if extra else None
 
 
@@ -110,6 +118,17 @@ def size_leaves(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if name.startswith(beginning)
     }
     return {OF_SIZE: branch} if branch else {}
+
+
+def size_of_row(
+    inputs: Mapping[str, Any], as_grid: Callable[[jax.Array], jax.Array]
+) -> dict[str, jax.Array]:
+    """Return the leaf of a row that describes its size: `extent` in token buckets, else `grid`.
+
+    Args:
+        as_grid: function from the noise to the grid.
+    """
+    return {EXTENT: inputs[EXTENT]} if EXTENT in inputs else {GRID: as_grid(inputs["noise"])}
 
 
 def shared_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ FAMILY = Family(
         **dict.fromkeys(PIPELINES, f"{__package__}.load"),
         **dict.fromkeys((EDIT, EDIT_INPAINT, EDIT_PLUS), f"{__package__}.edit.load"),
     },
-    options=frozenset({"controls"}),
+    options=frozenset({"controls", "token_buckets"}),
     single_files=SingleFiles(("text_encoder", "vae"), "transformer_blocks and txt_norm"),
     published={
         "qwen-image": PublishedCheckpoint(FILES),

@@ -10,6 +10,7 @@ import math
 from functools import partial
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -20,9 +21,10 @@ from models.nn.blocks.feed_forward import GeluFeedForward
 from models.nn.blocks.joint_transformer import ControlArrays, JointTransformer, Modulations
 from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import Kinds
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep
 from models.qwenimage.config import QwenImageConfig
-from models.qwenimage.latents import image_ids, text_ids
+from models.qwenimage.latents import first_of_rows, image_ids, text_ids, text_ids_of_rows
 from models.qwenimage.modulations import QwenImageConditions
 from models.vae.references import Grid
 
@@ -59,7 +61,7 @@ class QwenImageTransformer(JointTransformer):
         captions: Float[Array, "batch text_tokens features"],
         lengths: Int[Array, " batch"],
         modulations: Modulations,
-        grids: tuple[Grid, ...],
+        grids: tuple[Grid, ...] | RowGrids,
         cache: CachedStep | None = None,
         control_arrays: ControlArrays | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
@@ -69,19 +71,27 @@ class QwenImageTransformer(JointTransformer):
             captions: features of the text encoder, padded.
             lengths: tokens of each caption, without padding.
             modulations: output of `conditions` for the timestep.
-            grids: token rows and columns of each image, in token order.
+            grids: token rows and columns of each image, in token order; or those of padded rows.
             cache: state of earlier steps; may replace most blocks.
             control_arrays: residuals of ControlNets; None: the model has no ControlNets.
         """
-        tokens = captions.shape[1]
+        tokens, generated = captions.shape[1], None
+        of_image: np.ndarray | RowGrids
+        of_text: np.ndarray | Array
+        if isinstance(grids, RowGrids):
+            of_image = grids._replace(first=first_of_rows)
+            of_text = text_ids_of_rows(tokens, grids.extents)
+        else:
+            of_image, of_text = image_ids(*grids), text_ids(tokens, grids)
+            generated = math.prod(grids[0]) if self.config.zero_cond_t else None
         return self.velocity(
             latents,
             self.text_norm(captions.astype(self.text_in.kernel.dtype)),
             modulations,
-            image_ids(*grids),
-            text_ids(tokens, grids),
+            of_image,
+            of_text,
             cache,
             jnp.arange(tokens) < lengths[:, None],
-            math.prod(grids[0]) if self.config.zero_cond_t else None,
+            generated,
             control_arrays,
         )

@@ -14,6 +14,7 @@ from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flow.joint_control import control_arrays
 from models.interface.pipeline import PyTree
 from models.nn.blocks.joint_control import ControlResiduals
+from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.controlnet import QwenImageControlNet
 from models.qwenimage.key_mapping import SPELLINGS
 from models.qwenimage.request import QwenImageRequest
@@ -21,7 +22,7 @@ from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, with_norms_of
 from models.text.chat import DESCRIBING_CUT
 from models.vae.latent_frames import LatentFramePipeline
-from models.vae.patches import pack, unpack
+from models.vae.patches import pack, pack_on_host, unpack
 
 
 class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[ChatNetworks]):
@@ -32,7 +33,9 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
     SCALE = "true_cfg_scale"
     CUT = DESCRIBING_CUT
     REQUEST = QwenImageRequest
+    config: QwenImageConfig
     pack = staticmethod(pack)
+    pack_on_host = staticmethod(pack_on_host)
     unpack = staticmethod(unpack)
 
     def network_inputs(
@@ -54,6 +57,11 @@ class QwenImagePipeline(CaptionPipeline, ModulatedPipeline, LatentFramePipeline[
         networks = nnx.merge(self.graphs.controls, weights.controls)
         arrays = control_arrays(networks, blocks, run, inputs, self.dtype, rows, values)
         return {"control_arrays": arrays}
+
+    @property
+    def break_even_tokens(self) -> int:
+        """Tokens at which attention costs as much as a layer's 12 w² parameters."""
+        return 6 * self.config.width
 
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

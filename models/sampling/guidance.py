@@ -70,10 +70,12 @@ def with_norms_of(
 ) -> Float[Array, "batch tokens width"]:
     """Scale each token of the guided prediction to the norm of the positive one's.
 
+    Tokens that are zero, as padding is, remain zero.
+
     Source: diffusers pipeline_qwenimage.py, true_cfg_scale.
     """
     target, norms = (jnp.sqrt(jnp.square(x).sum(-1, keepdims=True)) for x in (positive, guided))
-    return guided * (target / norms)
+    return guided * (target / jnp.where(norms > 0, norms, 1))
 
 
 def _norm(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:

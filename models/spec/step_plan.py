@@ -8,6 +8,7 @@ same depth.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -24,8 +25,38 @@ RIDGE = 0.03
 """Penalty on the squared coefficients of `spectral`, except for the constant's. Of 0.003 to 1, the
 best for Flux's demo with four full steps of 16."""
 
+MAX_STRETCH = 2
+"""Largest ratio between a request's number of steps and that of a plan, if there are several."""
+
 Weights = tuple[float, ...]
 """Weights of the last full steps' residuals, latest first. All zeros: the step runs in full."""
+
+
+def check_plan(steps: int, whole: Sequence[int], magnitudes: Sequence[float]) -> None:
+    """Check a plan's full steps and magnitudes. Raises: ValueError."""
+    rising = all(a < b for a, b in itertools.pairwise(whole))
+    if not rising or whole[0] < 0 or whole[-1] >= steps:
+        raise ValueError(f"whole must rise from 0 on and stay below the {steps} steps")
+    if magnitudes and (
+        len(magnitudes) != steps or not all(magnitude > 0 for magnitude in magnitudes)
+    ):
+        raise ValueError(f"magnitudes must be {steps} numbers above 0, one a step")
+
+
+class StepPlan(FrozenModel):
+    """Full steps of a planned cache at a further number of steps."""
+
+    steps: int = Field(ge=1)
+    """Number of steps of the plan."""
+    whole: tuple[int, ...] = Field(min_length=1)
+    """Full steps, ascending from 0."""
+    magnitudes: tuple[float, ...] = ()
+    """Mean magnitude of the blocks' residual at each step, for `magnitude`."""
+
+    @model_validator(mode="after")
+    def _validate(self) -> StepPlan:
+        check_plan(self.steps, self.whole, self.magnitudes)
+        return self
 
 
 class PlannedCache(FrozenModel):
@@ -55,19 +86,20 @@ class PlannedCache(FrozenModel):
     """Order of `taylor` and `spectral`; must be 1 for other estimates."""
     magnitudes: tuple[float, ...] = ()
     """Mean magnitude of the blocks' residual at each step, for `magnitude`; in any unit."""
+    others: tuple[StepPlan, ...] = ()
+    """Plans for other numbers of steps. An image has the plan whose number of steps is nearest by
+    ratio. With such plans, requests are refused whose number of steps is more than twice, or less
+    than half, that of every plan."""
 
     @model_validator(mode="after")
     def _validate(self) -> PlannedCache:
-        rising = all(a < b for a, b in itertools.pairwise(self.whole))
-        if not rising or self.whole[0] < 0 or self.whole[-1] >= self.steps:
-            raise ValueError(f"whole must rise from 0 on and stay below the {self.steps} steps")
-        if (self.estimate == "magnitude") != bool(self.magnitudes):
-            raise ValueError("magnitudes belong to the estimate magnitude, which needs them")
-        if self.magnitudes and (
-            len(self.magnitudes) != self.steps
-            or not all(magnitude > 0 for magnitude in self.magnitudes)
-        ):
-            raise ValueError(f"magnitudes must be {self.steps} numbers above 0, one a step")
+        check_plan(self.steps, self.whole, self.magnitudes)
+        plans: tuple[PlannedCache | StepPlan, ...] = (self, *self.others)
+        for plan in plans:
+            if (self.estimate == "magnitude") != bool(plan.magnitudes):
+                raise ValueError("magnitudes belong to the estimate magnitude, which needs them")
+        if len(set(self.step_counts)) != len(self.step_counts):
+            raise ValueError("others must have other numbers of steps, each once")
         if self.estimate not in EXTRAPOLATING and self.order != 1:
             estimates = ", ".join(EXTRAPOLATING)
             raise ValueError(f"order {self.order} belongs to the estimates {estimates}")
@@ -80,6 +112,23 @@ class PlannedCache(FrozenModel):
             return 1 + MAX_ORDER
         return 1 + self.order if self.estimate in EXTRAPOLATING else 1
 
+    @property
+    def step_counts(self) -> tuple[int, ...]:
+        """Numbers of steps that have a plan, ascending."""
+        return tuple(sorted((self.steps, *(plan.steps for plan in self.others))))
+
+    def serves(self, steps: int) -> bool:
+        """Return whether images with that many steps may use the plans."""
+        ratios = (max(steps, count) / min(steps, count) for count in self.step_counts)
+        return not self.others or min(ratios) <= MAX_STRETCH
+
+    def nearest(self, steps: int) -> PlannedCache:
+        """Return the cache with the plan for images with that many steps as its only one."""
+        plans: Sequence[PlannedCache | StepPlan] = (self, *self.others)
+        plan = min(plans, key=lambda plan: (abs(math.log(plan.steps / steps)), plan.steps))
+        fields = {"steps": plan.steps, "whole": plan.whole, "magnitudes": plan.magnitudes}
+        return self.model_copy(update={**fields, "others": ()})
+
     def weights(self, step_kind_changes: Sequence[bool]) -> list[Weights]:
         """Return the weights of each step of an image.
 
@@ -87,6 +136,8 @@ class PlannedCache(FrozenModel):
             step_kind_changes: for each step whether its kind differs from that of the step before,
                 which invalidates earlier residuals.
         """
+        if self.others and step_kind_changes:
+            return self.nearest(len(step_kind_changes)).weights(step_kind_changes)
         full, earlier = self._full_steps(len(step_kind_changes)), list[int]()
         result = []
         for step, is_changed in enumerate(step_kind_changes):

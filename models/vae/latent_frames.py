@@ -30,7 +30,7 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode a row's latents with the VAE."""
-        latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
+        latents = self.normalisation.undo(self.unpacked(row, row["latents"]))
         decoded: jax.Array = self._vae(weights).decode(
             latents[None, None].astype(self.dtype), to_uint8
         )[0, 0]

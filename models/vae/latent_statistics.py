@@ -37,4 +37,4 @@ class NormedLatentPipeline(LatentImagePipeline[Networks]):
     def _restored(self, weights: Networks, row: PyTree, name: str) -> Float[jax.Array, "h w c"]:
         """Return a row's latents unpacked and denormalized, for the VAE."""
         statistics = self.network(weights, "vae").statistics
-        return self.unpack(statistics.restored(row[name]), *row["grid"].shape[:2])
+        return self.unpacked(row, statistics.restored(row[name]))

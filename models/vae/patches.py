@@ -42,6 +42,14 @@ def pack_by_pixel(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"
     return packed
 
 
+def pack_by_pixel_on_host(
+    latents: Float32[np.ndarray, "h w c"],
+) -> Float32[np.ndarray, "tokens patch"]:
+    """Run `pack_by_pixel` in NumPy."""
+    packed: np.ndarray = _packed(latents, (0, 2, 1, 3, 4))
+    return packed
+
+
 def unpack_by_pixel(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
     """Unpack tokens to latents: the inverse of `pack_by_pixel`."""
     c = packed.shape[-1] // PATCH**2

@@ -68,7 +68,7 @@ def reference_latents(
 def tokens_and_grids(
     rows: PyTree, patch: int = PATCH
 ) -> tuple[Float[Array, "batch image_tokens patch"], tuple[Grid, ...]]:
-    """Return the image tokens that the network reads for rows, and their grids.
+    """Return the image tokens that the network reads for rows of one size, and their grids.
 
     Args:
         patch: rows and columns of latents that one token packs.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+from jax import Array
 
 from models.checkpoint.config_fields import TransformerConfig
 from models.vae.patches import PATCH
@@ -13,8 +16,11 @@ MAX_CONDITION = 256
 """Maximum width of the vector that modulates the blocks."""
 
 
-def filled(tokens: int) -> int:
-    """Return the number of caption tokens after padding to `MULTIPLE`."""
+Count = TypeVar("Count", int, Array)
+
+
+def filled(tokens: Count) -> Count:
+    """Return the number of tokens after padding to `MULTIPLE`."""
     return -(-tokens // MULTIPLE) * MULTIPLE
 
 

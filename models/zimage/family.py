@@ -23,6 +23,7 @@ FAMILY = Family(
     "zimage",
     "Z-Image",
     dict.fromkeys(PIPELINES, f"{__package__}.load"),
+    options=frozenset({"token_buckets"}),
     single_files=SingleFiles(("text_encoder", "vae"), "layers and noise_refiner"),
     published={
         name: PublishedCheckpoint(

@@ -30,11 +30,12 @@ from models.nn.layers.padded_tokens import Positions, join_positions
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.rope import RopeTable, rope_table
+from models.nn.layers.row_grids import RowGrids, looked_up
 from models.nn.layers.scanned import run, stack_any
 from models.nn.layers.step_cache import CachedStep
 from models.vae.patches import PATCH
 from models.vae.references import Grid
-from models.zimage.config import MULTIPLE, ZImageConfig, filled
+from models.zimage.config import ZImageConfig, filled
 
 TIME_FEATURES, TIME_INNER = 256, 1024
 """Width of the timestep's sinusoids, and hidden width of its MLP; the same in every Z-Image."""
@@ -85,7 +86,7 @@ class ZImageTransformer(nnx.Module):
         captions: Float[Array, "batch text_tokens features"],
         lengths: Int[Array, " batch"],
         timestep: Float[Array, " batch"],
-        grids: tuple[Grid, ...],
+        grids: tuple[Grid, ...] | RowGrids,
         cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
         """Return the velocity of the latents, towards noise, in the dtype of the weights.
@@ -94,14 +95,20 @@ class ZImageTransformer(nnx.Module):
             captions: features of the text encoder, padded.
             lengths: tokens of each caption, without padding.
             timestep: t_scale times 0 (noise) to 1 (image), float32.
-            grids: token rows and columns of the image; a single entry.
+            grids: token rows and columns of the image, a single entry; or those of padded rows.
             cache: state of earlier steps; may replace most blocks.
         """
         condition = self.time_in(sinusoid(timestep, TIME_FEATURES))
-        image = _embedded(latents, latents.shape[1], self.latents_in, self.image_filling)
+        count: int | Array = latents.shape[1]
+        if isinstance(grids, RowGrids):
+            count = grids.extents.prod(axis=1)[:, None]
+        image = _embedded(latents, count, self.latents_in, self.image_filling)
         text = _embedded(captions, lengths[:, None], self._text_in, self.text_filling)
-        padded_lengths = -(-lengths // MULTIPLE) * MULTIPLE
-        of_image = self._image_positions(padded_lengths, text.shape[1], *grids)
+        padded_lengths = filled(lengths)
+        if isinstance(grids, RowGrids):
+            of_image = self._row_positions(padded_lengths, text.shape[1], grids)
+        else:
+            of_image = self._image_positions(padded_lengths, text.shape[1], *grids)
         of_text = self._text_positions(padded_lengths, text.shape[1])
         image = _run(self.image_blocks, image, condition, of_image)
         text = _run(self.text_blocks, text, None, of_text)
@@ -137,6 +144,19 @@ class ZImageTransformer(nnx.Module):
 
         rope = RopeTable(*map(joined, places, on_grid))
         return Positions(rope, padded_tokens.counted(filled(count)))
+
+    def _row_positions(
+        self, padded_lengths: Int[Array, " batch"], text_tokens: int, grids: RowGrids
+    ) -> Positions:
+        """Return `_image_positions` of padded rows, without keys after the learned tokens."""
+        grids = grids._replace(tokens=filled(grids.tokens))
+        is_image = padded_tokens.pad(grids.counted)
+        places = [padded_lengths[:, None] + 1, *grids.places()]
+        on_image = [jnp.where(is_image, place, 0) for place in places]
+        span = (0, max(grids.most, text_tokens + 2))
+        rope = looked_up(on_image, span, self.config.axes_dims, self.config.rope_theta)
+        counts = filled(grids.extents.prod(axis=1))
+        return Positions(rope, jnp.arange(is_image.shape[1]) < counts[:, None])
 
     def _text_positions(self, padded_lengths: Int[Array, " batch"], tokens: int) -> Positions:
         """Return RoPE positions of text from 1 on, with a mask of padding after the learned one."""

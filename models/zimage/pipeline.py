@@ -15,7 +15,8 @@ from models.interface.pipeline import Step
 from models.sampling.base import Plan, per_row
 from models.sampling.guidance import bounded
 from models.vae.latent_images import LatentImagePipeline
-from models.vae.patches import pack_by_pixel, unpack_by_pixel
+from models.vae.patches import pack_by_pixel, pack_by_pixel_on_host, unpack_by_pixel
+from models.zimage.config import ZImageConfig
 from models.zimage.key_mapping import SPELLINGS
 from models.zimage.request import ZImageRequest
 
@@ -27,8 +28,15 @@ class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
     SPELLINGS = SPELLINGS
     REQUEST = ZImageRequest
     TEXT_NOISE_DTYPE = np.float32  # as in diffusers' pipelines
+    config: ZImageConfig
     pack = staticmethod(pack_by_pixel)
+    pack_on_host = staticmethod(pack_by_pixel_on_host)
     unpack = staticmethod(unpack_by_pixel)
+
+    @property
+    def break_even_tokens(self) -> int:
+        """Tokens at which attention costs as much as a layer's 4 w² + 3 w · inner parameters."""
+        return 2 * self.config.dim + 3 * self.config.inner // 2
 
     def steps(self, request: ZImageRequest, plan: Plan) -> tuple[Step, ...]:
         """Return the table of denoising steps; those after `cfg_truncation` have no guidance."""

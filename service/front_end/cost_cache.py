@@ -103,6 +103,11 @@ class CostCache:
         """Predict a job's cost on the fastest ready pools; None: no data."""
         return (await self._tables.get(job.model)).predict_passes(job.passes(), job.images)
 
+    async def is_estimated(self, job: Job) -> bool:
+        """Return whether a job's predictions come from an estimate, not from measurements."""
+        cost = await self.predict(job)
+        return cost is not None and cost.is_estimated
+
     async def compile_s(self, model: str, bucket: str) -> float:
         """Predict the seconds for compiling the bucket's programs, if no ready pool has them."""
         return (await self._tables.get(model)).compile_s(bucket)

@@ -127,6 +127,18 @@ def preferred_wait_s(headers: Sequence[str]) -> float | None:
     return None
 
 
+def prefers_minimal(headers: Sequence[str]) -> bool:
+    """Return whether the client wants a short response: `Prefer: return=minimal`.
+
+    Source: RFC 7240, section 4.2.
+    """
+    for preference in _preferences(headers):
+        name, _, value = preference.partition("=")
+        if name.strip().lower() == "return":
+            return value.strip().strip('"').lower() == "minimal"
+    return False
+
+
 def _preferences(headers: Sequence[str]) -> Iterator[str]:
     for header in headers:
         for preference in header.split(","):

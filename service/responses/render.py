@@ -40,7 +40,7 @@ from service.jobs.storage.object_store import Method
 from service.responses.json_content import in_thread_if_large
 from service.responses.wait import events_of
 from service.responses.warning_header import warning_header
-from service.schemas.response import JobView, QueueView, job_url, view_job
+from service.schemas.response import Basis, JobView, QueueView, job_url, view_accepted, view_job
 
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -57,7 +57,8 @@ async def job_view(
     Raises: Busy, Unavailable: the files exceed the limits on bytes in flight.
     """
     position, eta_s = await front.costs.position_and_end(job, rank)
-    queue_view = QueueView(position=position, eta_s=eta_s)
+    basis = None if eta_s is None else await _basis(front, job)
+    queue_view = QueueView(position=position, eta_s=eta_s, eta_basis=basis)
     size = _inline_bytes(job) if hold else 0
     if not (hold and size):
         return view_job(job, queue_view, retention_s=front.settings.queue.retention_s)
@@ -65,6 +66,10 @@ async def job_view(
     files = await _inline(front, job)
     view = partial(view_job, job, queue_view, files, retention_s=front.settings.queue.retention_s)
     return await in_thread_if_large(view, size)
+
+
+async def _basis(front: FrontEnd, job: Job) -> Basis:
+    return "estimated" if await front.costs.is_estimated(job) else "measured"
 
 
 async def job_view_within_limits(
@@ -118,6 +123,13 @@ async def accepted_answer(
     return await _held_response(
         await job_view_within_limits(front, job, hold, rank), hold, status, headers
     )
+
+
+def minimal_answer(job: Job) -> Response:
+    """Build the short response about a newly accepted job, without predictions."""
+    content = view_accepted(job.id).model_dump_json()
+    headers = job_headers(job) | {"Preference-Applied": "return=minimal"}
+    return Response(content, 202, headers, "application/json")
 
 
 async def _held_response(

@@ -122,9 +122,12 @@ GENERATE: Documents = {
     "status_code": 202,
     "responses": {
         202: {
-            "description": "Accepted: the job, which has not ended.",
+            "description": "Accepted: the job, which has not ended; with `Prefer: return=minimal`"
+            " an `AcceptedView` instead.",
             "content": {JSON: _schema("JobView") | _example("QueuedJob")},
-            "headers": _NAMES | _QUOTAS,
+            "headers": _NAMES
+            | _QUOTAS
+            | {"Preference-Applied": _header("`return=minimal`, if that was applied.")},
         },
         200: {
             "description": "The finished job, the output's own bytes, or the job's events.",
@@ -139,7 +142,9 @@ GENERATE: Documents = {
         "requestBody": {"required": True, "content": {JSON: _schema("GenerateRequest")}},
         "parameters": [
             _parameter(
-                "Prefer", "`wait` or `wait=N`: respond when the job has ended, or after N s."
+                "Prefer",
+                "`wait` or `wait=N`: respond when the job has ended, or after N s;"
+                " `return=minimal`, without `wait`: respond with the job's id and URLs only.",
             ),
             _KEY,
         ],

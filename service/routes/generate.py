@@ -16,7 +16,7 @@ from service.admission.refusals import counting_refusals
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
 from service.http.body import read_json
 from service.http.inflight_limits import Hold
-from service.http.negotiation import Answer, negotiate, preferred_wait_s
+from service.http.negotiation import Answer, negotiate, preferred_wait_s, prefers_minimal
 from service.http.request_ids import request_id_of
 from service.jobs import job_spans
 from service.jobs.queue import AcceptedJob
@@ -26,6 +26,7 @@ from service.responses.render import (
     events_answer,
     job_headers,
     job_headers_on_errors,
+    minimal_answer,
 )
 from service.responses.wait import wait_until_ended, while_connected
 from service.routes.direct import DirectRoute
@@ -46,9 +47,9 @@ body, and the accepted media types other than JSON."""
 async def generate(request: Request, front: Front, tenant: Tenant, key_id: KeyId) -> Response:
     """Generate images or videos.
 
-    The response is the queued job (202). With `Prefer: wait` it is the finished job (200); with
-    `Accept: image/png`, `video/mp4` or another file type the file itself; with `Accept:
-    text/event-stream` the job's events as they happen.
+    The response is the queued job (202), or its id and URLs with `Prefer: return=minimal`. With
+    `Prefer: wait` it is the finished job (200); with `Accept: image/png`, `video/mp4` or another
+    file type the file itself; with `Accept: text/event-stream` the job's events as they happen.
     """
 
     async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
@@ -117,6 +118,8 @@ async def _answer(
     if accepted.bytes:
         job = await wait_until_ended(front, job, _bounded(front, wait_s), request)
         return await bytes_answer(front, job, accepted.media_types, client)
+    if wait_s is None and prefers_minimal(request.headers.getlist("prefer")):
+        return minimal_answer(job)
     if wait_s is None:
         return await accepted_answer(front, job, client, 202, job_headers(job), put.rank)
     wait_s = _bounded(front, wait_s)

@@ -44,7 +44,7 @@ JOB: Example = {
     "continues": None,
     "progress": {"step": 4, "steps": 4},
     "detail": None,
-    "queue": {"position": None, "eta_s": None},
+    "queue": {"position": None, "eta_s": None, "eta_basis": None},
     "request": {**GENERATE, "num_images": 1, "output": {"format": "png", "inline": False}},
     "outputs": [
         {
@@ -105,9 +105,14 @@ QUEUED_JOB: Example = {
     "state": "queued",
     "finished_at": None,
     "expires_at": None,
-    "queue": {"position": 3, "eta_s": 4.2},
+    "queue": {"position": 3, "eta_s": 4.2, "eta_basis": "measured"},
 }
 CANCELED_JOB: Example = {**_WITHOUT_OUTPUTS, "state": "canceled"}
+ACCEPTED: Example = {
+    "id": _JOB_ID,
+    "object": "job.accepted",
+    "links": {"job": f"/v1/jobs/{_JOB_ID}", "events": f"/v1/jobs/{_JOB_ID}/events"},
+}
 JOBS: Example = {"object": "list", "data": [JOB], "has_more": True, "next": _JOB_ID}
 
 MODEL: Example = {

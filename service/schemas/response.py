@@ -63,17 +63,23 @@ class DetailView(View):
     stages."""
 
 
+Basis = Literal["measured", "estimated"]
+
+
 class QueueView(View):
     """Position of a job in the queue, and its estimated end."""
 
     position: int | None
     """Number of jobs, of all tenants, that will start before it; null unless it is queued."""
     eta_s: float | None
-    """Estimated seconds until it is done, queued or running, by measured costs and the current
-    load; null if no reliable estimate exists."""
+    """Estimated seconds until it is done, queued or running, by the costs of its size and the
+    current load; null if no reliable estimate exists."""
+    eta_basis: Basis | None
+    """Origin of these costs: `measured`, also from another size, or `estimated` from the operations
+    of the model's programs before the first measurement; null without `eta_s`."""
 
 
-NOWHERE = QueueView(position=None, eta_s=None)
+NOWHERE = QueueView(position=None, eta_s=None, eta_basis=None)
 
 
 class OutputView(View):
@@ -163,6 +169,28 @@ class JobView(View):
     """Warnings about fields without effect and truncated prompts."""
     metadata: dict[str, str]
     """Names and texts of the request, unchanged."""
+
+
+class LinksView(View):
+    """URLs of an accepted job."""
+
+    job: str
+    """Job, to poll or to delete."""
+    events: str
+    """Events of the job as they happen."""
+
+
+class AcceptedView(View):
+    """Accepted job in short, for `Prefer: return=minimal`."""
+
+    model_config = ConfigDict(json_schema_extra=schema_example(examples.ACCEPTED))
+
+    id: str
+    """Id of the job, for later requests."""
+    object: Literal["job.accepted"] = "job.accepted"
+    """Kind of this object."""
+    links: LinksView
+    """URLs of the job."""
 
 
 class JobPage(View):
@@ -367,6 +395,12 @@ class ProblemView(View):
     """Invalid fields; omitted if the problem concerns none."""
     error: OpenAIErrorView
     """The problem in OpenAI's format, which its SDKs read."""
+
+
+def view_accepted(job_id: str) -> AcceptedView:
+    """Return the short view of an accepted job."""
+    url = job_url(job_id)
+    return AcceptedView(id=job_id, links=LinksView(job=url, events=f"{url}/events"))
 
 
 def job_url(job_id: str) -> str:

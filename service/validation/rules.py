@@ -20,6 +20,7 @@ from models.spec.passes import denoising_steps, evaluations_of
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
+from models.spec.step_plan import MAX_STRETCH, PlannedCache
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import MAX_SIDE_PX, upscaled
 from service.errors.problems import FieldError
@@ -334,6 +335,16 @@ def _wrong_quality(case: Case) -> Errors:
     if name not in names and "quality" in case.spec.fields:
         available = ", ".join(names)
         message = f"the model {case.spec.name!r} has no preset {name!r}; available: {available}"
+        yield FieldError("quality", message)
+        return
+    steps, preset = case.fields.get("num_inference_steps"), case.spec.qualities.get(name)
+    plans = preset.step_cache if preset else None
+    if steps and isinstance(plans, PlannedCache) and not plans.serves(steps):
+        counts = ", ".join(map(str, plans.step_counts))
+        message = (
+            f"the preset {name!r} has plans for {counts} steps, and {steps} are more than"
+            f" {MAX_STRETCH} times from the nearest; change num_inference_steps or the preset"
+        )
         yield FieldError("quality", message)
 
 

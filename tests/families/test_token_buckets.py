@@ -37,12 +37,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "flux": ((64, 64), (48, 80), (72, 56)),
     "wan": ((64, 48, 13), (48, 80, 9), (112, 32, 9)),
+    "flux2": ((64, 64), (48, 80), (72, 56)),
+    "qwenimage": ((64, 64), (48, 80), (72, 56)),
+    "zimage": ((64, 64), (48, 80), (72, 56)),
 }
 """Sizes of one bucket, of which only the first pads nothing.
 
 They have 64, 60 and 63 tokens, and 48, 45 and 42. No layout splits all of them evenly.
 """
-TOKENS = {"flux": 64, "wan": 48}
+TOKENS = {"flux": 64, "wan": 48, "flux2": 64, "qwenimage": 64, "zimage": 64}
+EVERY_LAYOUT = ("flux", "wan")
+"""Families with tests on every layout; the others' networks are made of the same parts."""
+TEXT_TOKENS = {"flux": 16, "wan": 16}
+"""Shorter texts than those of the suite's requests."""
 FULL, *SHORT = SIZES["flux"]
 CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -105,7 +112,8 @@ def of_size(size: tuple[int, ...]) -> Fields:
 
 def request(pipeline: Pipeline, size: tuple[int, ...], **more: Any) -> Fields:
     base = SUITE[pipeline.spec.name].request
-    fields = {**pipeline.spec.defaults, **base, "max_sequence_length": 16}
+    text = TEXT_TOKENS.get(pipeline.spec.name, base.get("max_sequence_length"))
+    fields = {**pipeline.spec.defaults, **base, "max_sequence_length": text}
     return {**fields, **of_size(size), **more}
 
 
@@ -132,7 +140,8 @@ def programs(engine: Engine, requests: Sequence[Fields]) -> list[BucketPrograms]
 @pytest.mark.parametrize(
     ("case", "name", "dtype"),
     [
-        *((case, name, "float32") for case in SIZES for name in LAYOUTS),
+        *((case, name, "float32") for case in EVERY_LAYOUT for name in LAYOUTS),
+        *((case, "ulysses 4", "float32") for case in SIZES if case not in EVERY_LAYOUT),
         *((case, "one device", "bfloat16") for case in SIZES),
     ],
 )
@@ -310,6 +319,8 @@ def test_families_without_buckets_refuse_them(tmp_path: Path) -> None:
         "sdxl": "token_buckets is set, but StableDiffusionXLPipeline does",
         "flux-controlnet": "token_buckets: not supported with ControlNets",
         "wan-vace": "token_buckets: videos of this model begin with images",
+        "qwenimage-edit": "token_buckets: edits have images of fixed sizes",
+        "qwenimage21": "token_buckets is set, but QwenImage21Pipeline does",
     }
     for name, reason in refusals.items():
         folder = EVERY[name].least(tmp_path / name)

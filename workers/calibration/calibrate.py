@@ -11,10 +11,17 @@ from models.checkpoint.presets_file import PLANNED
 from models.interface.pipeline import Fields
 from models.nn.layers.step_cache import PLANNED_CACHE_KEY as PLANNED_INPUT
 from models.spec.quality_presets import EXACT, GuidanceInterval, Quality
+from models.spec.step_plan import PlannedCache, StepPlan
 from workers.calibration.drawing import GeneratedImage, ImageGenerator
 from workers.calibration.frontier import Figures, frontier, promising
 from workers.calibration.record import every_step_whole, record
-from workers.calibration.search import METHODS, StepRecording, best_plans, numbers_of_whole_steps
+from workers.calibration.search import (
+    METHODS,
+    Method,
+    StepRecording,
+    best_plans,
+    numbers_of_whole_steps,
+)
 from workers.programs import warmup
 
 log = logging.getLogger(__name__)
@@ -93,6 +100,26 @@ class Calibration:
             },
             len(candidates),
         )
+
+    def extended(self, presets: Mapping[str, Quality]) -> dict[str, Quality]:
+        """Add plans for this set's number of steps to the calibrated presets.
+
+        Each has the estimate and the share of full steps of its preset, whose figures are kept.
+        """
+        recording = record(self._generator, self._as(every_step_whole(self.steps)))
+        return {name: self._extended(preset, recording) for name, preset in presets.items()}
+
+    def _extended(self, preset: Quality, recording: StepRecording) -> Quality:
+        cache = preset.step_cache
+        if not isinstance(cache, PlannedCache) or self.steps in cache.step_counts:
+            return preset
+        changes = preset.step_kind_changes(self._guided_by(preset))
+        plans = best_plans(recording, Method(cache.estimate, cache.order), changes)
+        wanted = len(cache.whole) * self.steps / cache.steps
+        plan = plans[min(plans, key=lambda count: abs(count - wanted))]
+        other = StepPlan(steps=plan.steps, whole=plan.whole, magnitudes=plan.magnitudes)
+        extended = cache.model_copy(update={"others": (*cache.others, other)})
+        return preset.model_copy(update={"step_cache": extended})
 
     def _keeps_residuals(self) -> bool:
         """Return whether the model stores residuals, so that plans can skip steps."""

@@ -49,7 +49,7 @@ from workers.loading import layout as slice
 from workers.loading.derived import defaults_of, whole_settings, with_fused
 from workers.loading.layout import ChosenLayout
 from workers.loading.loras import default_pages
-from workers.loading.trial_times import trial_s
+from workers.loading.trial_times import EstimatedTimes, estimated_times
 from workers.plan.auto_layout import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
@@ -84,8 +84,8 @@ class MeshSlice:
     chosen: ChosenLayout
     model: ModelSettings | None = None
     """Settings changed to fit these devices; None: the settings are unchanged."""
-    trial_s: Sequence[float] = ()
-    """Estimated seconds of the trial of each warm-up request."""
+    estimated: Sequence[EstimatedTimes] = ()
+    """Estimated times of each warm-up request."""
     executables: Executables = field(default_factory=NoExecutables)
     """Cached programs and facts of the model from earlier starts."""
     fingerprint: str = ""
@@ -248,7 +248,8 @@ def open_slice(
         *(chosen.residency, chosen.why),
     )
     tried = sketches[: len(model.warmup)]
-    return MeshSlice(layout, chosen, model, trial_s(tried, chosen, table, devices, dtype))
+    times = estimated_times(tried, chosen, table, devices, dtype)
+    return MeshSlice(layout, chosen, model, times)
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:

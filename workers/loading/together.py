@@ -26,6 +26,7 @@ from workers.loading import backends
 from workers.loading import model as loading
 from workers.loading.layout import table_of
 from workers.loading.model import MeshSlice, NotEnoughMemory
+from workers.loading.trial_times import EstimatedTimes
 from workers.plan.estimate import abstract_layout, estimate
 from workers.plan.trace import Sketch, Weight
 from workers.programs import batch_sizes
@@ -64,8 +65,8 @@ class ServedModel(Protocol):
         """Loaded pipeline of the model, with its `spec`."""
 
     @property
-    def trial_s(self) -> Sequence[float]:
-        """Estimated seconds of the trial of each warm-up request; empty: unknown."""
+    def estimated(self) -> Sequence[EstimatedTimes]:
+        """Estimated times of each warm-up request; empty: unknown."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class DiffusersModel:
     pool: PoolSettings
     model: ModelSettings
     pipeline: Any
-    trial_s: Sequence[float] = ()
+    estimated: Sequence[EstimatedTimes] = ()
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class LoadedModel:
     opened: MeshSlice
 
     @property
-    def trial_s(self) -> Sequence[float]:
-        """Estimated seconds of the trial of each warm-up request."""
-        return self.opened.trial_s
+    def estimated(self) -> Sequence[EstimatedTimes]:
+        """Estimated times of each warm-up request."""
+        return self.opened.estimated
 
 
 def diffusers_model(settings: Settings, pool_name: str) -> PoolModel | None:

@@ -1,10 +1,10 @@
-"""Estimated duration of the warm-up requests' trials on the devices of this process."""
+"""Estimated durations of the warm-up requests' programs on the devices of this process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import jax
@@ -23,29 +23,46 @@ FIRST_SIDE, LAST_SIDE = 512, 8192
 ENOUGH_S = 0.01
 
 
-def trial_s(
+@dataclass(frozen=True)
+class EstimatedTimes:
+    """Estimated seconds of a warm-up request's programs."""
+
+    trial_s: float
+    """Seconds of its trial: `TRIALS` runs of each step kind, and one of every other pass."""
+    encode_s: float
+    step_s: float
+    """The step kind with the most steps."""
+    decode_s: float
+
+
+def estimated_times(
     sketches: Sequence[Sketch],
     chosen: ChosenLayout,
     table: Table,
     devices: Sequence[jax.Device],
     dtype: str,
-) -> tuple[float, ...]:
-    """Estimate each warm-up request's trial: some runs of each step kind, one of other passes.
+) -> tuple[EstimatedTimes, ...]:
+    """Estimate the times of each request's programs.
 
     Args:
         sketches: traces of the requests.
         dtype: data type of the computation.
     """
     chip = measured(devices, dtype)
-    return tuple(_seconds(item, chosen, chip, table) for item in sketches)
+    return tuple(_times(item, chosen, chip, table) for item in sketches)
 
 
-def _seconds(sketch: Sketch, chosen: ChosenLayout, chip: Chip, table: Table) -> float:
+def _times(sketch: Sketch, chosen: ChosenLayout, chip: Chip, table: Table) -> EstimatedTimes:
     residency = chosen.residency
     alone = replace(sketch, second_pass=None)  # the trial has no second pass
     estimated = estimate(alone, chosen.shape, chip, launch=1, table=table, residency=residency)
     runs = {name: TRIALS if name in sketch.steps else 1 for name in estimated.passes}
-    return sum(estimated.passes[name].seconds * count for name, count in runs.items())
+    return EstimatedTimes(
+        sum(estimated.passes[name].seconds * count for name, count in runs.items()),
+        estimated.passes["encode"].seconds,
+        estimated.step_s,
+        estimated.passes["decode"].seconds,
+    )
 
 
 def measured(devices: Sequence[jax.Device], dtype: str) -> Chip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import (
@@ -46,6 +46,8 @@ class CostReporter:
         self._queue = queue
         self.model = engine.pipeline.spec.name
         self._reported: Mapping[CostKey, CostRow] = {}
+        self.estimated: Mapping[str, CostRow] = {}
+        """Estimated costs of an image alone by bucket, for unmeasured buckets."""
         self.pause_s = REPORT_EVERY_S
         """Seconds until the next cost report."""
         self._layout = describe(pool, engine.place, engine.batching)
@@ -81,7 +83,7 @@ class CostReporter:
         return {
             (key.bucket, key.batch)
             for key, row in table.rows.items()
-            if key.layout == self._layout and table.at - row.at < MAX_AGE_S
+            if key.layout == self._layout and row.samples and table.at - row.at < MAX_AGE_S
         }
 
     async def run(self) -> None:
@@ -98,6 +100,8 @@ class CostReporter:
         try:
             table = await self._queue.costs(self.model)
             reported = {key: row for key, row in self._reported.items() if key in table.rows}
+            by_others = {key for key, row in table.rows.items() if row.samples}
+            rows |= self._unmeasured({*rows, *by_others}, devices)
             refreshed = confirmed(rows, reported, table, CONFIRM_S)
             if news := refreshed | changed(rows, reported, MIN_CHANGE):
                 await self._queue.measured(self.model, news)
@@ -114,3 +118,12 @@ class CostReporter:
         self.pause_s = max(REPORT_EVERY_S, FLEET_INTERVAL_S * len(table.pools))
         ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self._layout)
         self.slowness_in = {name: ratio for name, ratio in by_bucket.items() if name in ours}
+
+    def _unmeasured(self, measured: Collection[CostKey], devices: int) -> dict[CostKey, CostRow]:
+        """Return the estimates of buckets without a measurement of this kind of worker."""
+        buckets = {key.bucket for key in measured if key.layout == self._layout}
+        return {
+            CostKey(bucket, self._layout, 1): row.model_copy(update={"devices": devices})
+            for bucket, row in self.estimated.items()
+            if bucket not in buckets
+        }

@@ -30,6 +30,7 @@ from models.spec.model_spec import Aim
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
+from service.jobs.scheduling.cost_model import CostRow
 from service.jobs.storage.object_store import Store
 from service.metrics import push
 from service.safety.checker import SafetyChecker
@@ -41,7 +42,7 @@ from service.settings.tenants import classes_of
 from service.tracing import spans
 from workers import metrics as worker_metrics
 from workers.engine import step_metrics
-from workers.engine.backend import Backend, HasSpec
+from workers.engine.backend import Backend, Costs, HasSpec
 from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
@@ -51,6 +52,7 @@ from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import restrict_visible_devices, slice_devices
 from workers.loading.loras import configured_loras
 from workers.loading.together import DiffusersModel, LoadedModel, PoolModel, ServedModel
+from workers.loading.trial_times import EstimatedTimes
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
 from workers.media.outputs import Marking
 from workers.media.sent_videos import SentVideos
@@ -108,7 +110,7 @@ class PoolContext:
         self.closing.callback(engine.close)
         origin = origin_of(engine.place, settings.usage)
         show(loaded.pool.model, engine.place, origin, len(settings.pools[self.pool_name].models))
-        return Worker(
+        worker = Worker(
             self.pool_name,
             WorkerParts(engine, queue, store),
             loaded.pool,
@@ -117,6 +119,8 @@ class PoolContext:
                 self.options, liveness=liveness, sizes=engine.pipeline.spec.sizes, origin=origin
             ),
         )
+        worker.expect(costs_of(engine.costs, warm_ups(loaded), loaded.estimated))
+        return worker
 
 
 def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
@@ -282,7 +286,7 @@ async def serve(
         for entry, part in zip(loaded, parts, strict=True):
             workers.append(await context.open_worker(entry, part))
             requests.append(warm_ups(entry))
-            trials.append(entry.trial_s)
+            trials.append([times.trial_s for times in entry.estimated])
             await time_sharing.join(workers[-1])
         worker_metrics.started(pool.models, "open", loaded_at)
         if several:
@@ -299,6 +303,20 @@ async def serve(
 def warm_ups(loaded: ServedModel) -> list[Fields]:
     """Return a model's warm-up requests, whose programs are compiled before it is ready."""
     return warmup.requests(loaded.pipeline.spec, loaded.model.warmup)
+
+
+def costs_of(
+    costs: Costs, requests: Sequence[Fields], estimated: Sequence[EstimatedTimes]
+) -> dict[str, CostRow]:
+    """Return the estimated costs of warm-up requests by the queue's buckets."""
+    buckets = map(costs.bucket, requests)
+    return {
+        bucket: CostRow(
+            step_s=times.step_s, encode_s=times.encode_s, decode_s=times.decode_s, samples=0
+        )
+        for bucket, times in zip(buckets, estimated, strict=False)
+        if bucket is not None
+    }
 
 
 async def run_all(

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from models.spec.model_spec import Batching, Sizes
 from service.jobs.model.ledger import Origin
 from service.jobs.queue import ClaimList, Queue, WorkerState
 from service.jobs.redis.tasks import cancel
+from service.jobs.scheduling.cost_model import CostRow
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from workers import metrics as worker_metrics
@@ -143,6 +144,10 @@ class Worker:
     def drain(self) -> None:
         """Drain the worker. Idempotent, and not counted as a call of `stop`."""
         self._drain.set()
+
+    def expect(self, estimated: Mapping[str, CostRow]) -> None:
+        """Report these costs by bucket, until they are measured."""
+        self._cost_reporter.estimated = estimated
 
     def stop_now(self) -> None:
         """Stop the worker without finishing running jobs."""

@@ -1,4 +1,4 @@
-"""What travels to a machine with a GPU: the project without what no stage reads, and the wheels.
+"""Files for a machine with a GPU: the project without what no stage reads, and the wheels.
 
     python -m lab.bench.gpu.pack                   # the sum, by folder
     python -m lab.bench.gpu.pack --archive FILE    # also writes them as a tar file

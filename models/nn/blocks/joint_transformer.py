@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from models.nn.attention.attention import TokenAttention
 from models.nn.blocks.double_stream import (
@@ -35,7 +35,7 @@ from models.nn.layers import padded_tokens
 from models.nn.layers.norms import Modulation, modulate
 from models.nn.layers.padded_tokens import Positions, join_positions
 from models.nn.layers.parameterised import Kinds, linear
-from models.nn.layers.row_grids import RowGrids
+from models.nn.layers.row_grids import RowGrids, looked_up
 from models.nn.layers.scanned import each, layers_of, run, stack_any
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.placement import split
@@ -149,20 +149,35 @@ class JointBlocks(nnx.Module):
     def _positions(
         self,
         image_ids: np.ndarray | RowGrids,
-        text_ids: np.ndarray,
+        text_ids: np.ndarray | Int[Array, "batch text_tokens axes"],
         text_keys: Bool[Array, "batch text_tokens"] | None,
     ) -> Positions:
         """Return the positions of text and image, joined, and the keys that count."""
         rotated = self.axes_dims, self.theta
         if isinstance(image_ids, RowGrids):
-            text = joined_positions((text_ids,), *rotated)
+            text = self._text_positions(text_ids, image_ids.most)
             if text_keys is not None:
                 text = text._replace(keys=padded_tokens.pad(text_keys))
             return join_positions([text, image_ids.positions(*rotated)])
+        assert isinstance(text_ids, np.ndarray), "positions of one size are static"
         positions = joined_positions((text_ids, image_ids), *rotated)
         if text_keys is None:
             return positions
         return positions._replace(keys=keys_of_rows(text_keys, len(image_ids)))
+
+    def _text_positions(
+        self, ids: np.ndarray | Int[Array, "batch text_tokens axes"], most: int
+    ) -> Positions:
+        """Return the positions of text next to padded images.
+
+        Args:
+            most: maximum position of the first token.
+        """
+        if isinstance(ids, np.ndarray):
+            return joined_positions((ids,), self.axes_dims, self.theta)
+        places = jnp.unstack(padded_tokens.pad(ids), axis=2)
+        span = (0, most + ids.shape[1])
+        return Positions(looked_up(places, span, self.axes_dims, self.theta), None)
 
 
 class JointTransformer(JointBlocks):
@@ -199,7 +214,7 @@ class JointTransformer(JointBlocks):
         prompt_embeds: Float[Array, "batch text_tokens joint"],
         modulations: Modulations,
         image_ids: np.ndarray | RowGrids,
-        text_ids: np.ndarray,
+        text_ids: np.ndarray | Int[Array, "batch text_tokens axes"],
         cache: CachedStep | None = None,
         text_keys: Bool[Array, "batch text_tokens"] | None = None,
         generated_tokens: int | None = None,
@@ -210,7 +225,7 @@ class JointTransformer(JointBlocks):
         Args:
             modulations: modulations of the timestep and other conditioning.
             image_ids, text_ids: positions, [tokens, axes], on the host: they are part of the shape.
-            For an image also the grids of padded rows, which have no cache.
+            Of padded rows, which have no cache, the image's are grids, and the text's may be data.
             cache: caches of earlier steps, with which most blocks may be skipped.
             text_keys: text tokens that count, row by row; None: all.
             generated_tokens: leading image tokens that the first half of the image's vectors

@@ -5,6 +5,7 @@ The sizes are data here, and static shapes in other networks, so that one progra
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -25,6 +26,11 @@ class RowGrids(NamedTuple):
     """Tokens of each row, including padding."""
     most: int
     """Maximum tokens along an axis."""
+    first: Callable[[Array], Array] | None = None
+    """Function from `extents` to the first token's position along each axis, at least -`most`;
+    None: zeros."""
+    after: int = 0
+    """Number of axes after the grid's, along which all tokens are at 0."""
 
     @property
     def counted(self) -> Bool[Array, "batch tokens"]:
@@ -50,30 +56,58 @@ class RowGrids(NamedTuple):
     def positions(self, axes_dims: tuple[int, ...], theta: float = 10_000.0) -> Positions:
         """Return the RoPE positions of each row's tokens, padded to equal shares.
 
-        Axes before the grid's are at 0. Angles are looked up in tables of `rope_table`, so that
-        they equal those of a static size to the bit.
+        Axes before the grid's are at 0.
         """
-        pad_widths = ((0, 0), (0, padded_tokens.padding(self.tokens)))
-        tables = [rope_table(np.arange(self.most)[:, None], (dim,), theta) for dim in axes_dims]
-        rope = [
-            jnp.concatenate(
-                [
-                    jnp.asarray(table).at[place].get(mode="clip")
-                    for table, place in zip(of_axes, self._positions(len(axes_dims)), strict=True)
-                ],
-                axis=-1,
-            )
-            for of_axes in zip(*tables, strict=True)
-        ]
-        return Positions(RopeTable(*rope), jnp.pad(self.counted, pad_widths))
+        places = self.places()
+        zeros = jnp.zeros_like(places[0])
+        before = len(axes_dims) - len(places) - self.after
+        places = [*[zeros] * before, *places, *[zeros] * self.after]
+        least = 0 if self.first is None else -self.most
+        rope = looked_up(places, (least, self.most), axes_dims, theta)
+        return Positions(rope, padded_tokens.pad(self.counted))
 
-    def _positions(self, axes: int) -> list[Int[Array, "batch tokens"]]:
-        """Return the grid position of each token along each axis; arbitrary for padding."""
+    def places(self) -> list[Int[Array, "batch _padded"]]:
+        """Return the position of each token along each axis of the grid.
+
+        Tokens are padded to equal shares; padding has arbitrary positions.
+        """
         left = jnp.arange(self.tokens + padded_tokens.padding(self.tokens))[None]
         positions: list[Array] = []
         for size in jnp.unstack(self.extents, axis=1)[:0:-1]:
             left, place = jnp.divmod(left, size[:, None])
             positions.insert(0, place)
-        first = jnp.broadcast_to(left, (len(self.extents), left.shape[1]))
-        positions.insert(0, first)
-        return [jnp.zeros_like(first)] * (axes - len(positions)) + positions
+        positions.insert(0, jnp.broadcast_to(left, (len(self.extents), left.shape[1])))
+        if self.first is None:
+            return positions
+        origins = jnp.unstack(self.first(self.extents), axis=1)
+        return [place + origin[:, None] for place, origin in zip(positions, origins, strict=True)]
+
+
+def looked_up(
+    places: Sequence[Int[Array, "batch tokens"]],
+    span: tuple[int, int],
+    axes_dims: Sequence[int],
+    theta: float = 10_000.0,
+) -> RopeTable:
+    """Return the table of positions that are data, row by row: [batch, tokens, head_dim].
+
+    Angles are looked up in tables of `rope_table`, so that they equal those of static positions to
+    the bit.
+
+    Args:
+        places: positions along each axis.
+        span: least position, and the one after the largest; others are clipped.
+    """
+    every = np.arange(*span)[:, None]
+    tables = [rope_table(every, (dim,), theta) for dim in axes_dims]
+    rope = [
+        jnp.concatenate(
+            [
+                jnp.asarray(table).at[place - span[0]].get(mode="clip")
+                for table, place in zip(of_axes, places, strict=True)
+            ],
+            axis=-1,
+        )
+        for of_axes in zip(*tables, strict=True)
+    ]
+    return RopeTable(*rope)

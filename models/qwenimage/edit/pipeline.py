@@ -49,6 +49,8 @@ class QwenImageEditPipeline(QwenImagePipeline):
         self, *arguments: Any, preprocessor: QwenPreprocessor, prompt_format: ImagePromptFormat
     ) -> None:
         super().__init__(*arguments)
+        if self.buckets:
+            raise ValueError("token_buckets: edits have images of fixed sizes; remove it")
         self.preprocessor, self.prompt_format = preprocessor, prompt_format
 
     def plan_request(

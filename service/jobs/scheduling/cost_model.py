@@ -66,7 +66,7 @@ class CostRow(BaseModel):
     """Seconds until an image could start when its programs had to be compiled; None: they never had
     to be."""
     samples: int = 1
-    """Number of steps that were measured."""
+    """Number of steps that were measured; 0: an estimate by the operations of its programs."""
     at: float = 0.0
     """Time at which the row was stored, by Redis's clock."""
 
@@ -104,6 +104,8 @@ class Cost:
     """Size relative to the measured bucket; 1: this bucket itself was measured."""
     at: float = field(default=0.0, compare=False)
     """Time of the last measurement, by Redis's clock."""
+    is_estimated: bool = False
+    """Whether a part of it is derived from an estimate, not from measurements."""
 
     def with_tail(self, tail_s: float) -> Cost:
         """Return the cost with extra seconds after decoding."""
@@ -124,6 +126,7 @@ class Cost:
             decode_s=other.decode_s,
             scaled=min(self.scaled, other.scaled),
             at=min(self.at, other.at),
+            is_estimated=self.is_estimated or other.is_estimated,
         )
 
     @property
@@ -142,6 +145,8 @@ class Timing:
     """Seconds per step by batch size."""
     at: float = 0.0
     """Time of the last measurement, by Redis's clock."""
+    is_estimated: bool = False
+    """Whether it was never measured."""
 
     def scaled(self, ratio: float) -> Timing:
         """Extrapolate to a bucket `ratio` times as large.
@@ -155,7 +160,7 @@ class Timing:
         this returns 2.3. The nearest bucket is used, and the first request yields a measurement.
         """
         steps = {size: seconds * ratio for size, seconds in self.step_s.items()}
-        return Timing(self.encode_s, self.decode_s * ratio, steps, self.at)
+        return replace(self, decode_s=self.decode_s * ratio, step_s=steps)
 
     def cost(self, steps: int, images: int, scaled: float = 1.0) -> Cost:
         """Return the cost of several images; `steps` is summed over all of them."""
@@ -168,6 +173,7 @@ class Timing:
             decode_s=images * self.decode_s,
             scaled=scaled,
             at=self.at,
+            is_estimated=self.is_estimated,
         )
 
 
@@ -185,22 +191,25 @@ class CostTable:
     def is_doubtful(self, cost: Cost) -> bool:
         """Return whether a ready worker may well be faster than that cost.
 
-        True if the measurement is old, or was scaled down from a larger size, which overestimates.
+        True if it was not measured, if the measurement is old, or if it was scaled down from a
+        larger size, which overestimates.
         """
-        return bool(self.pools) and (cost.scaled < 1 or self.at - cost.at > cost.valid_s)
+        is_old = self.at - cost.at > cost.valid_s
+        return bool(self.pools) and (cost.is_estimated or cost.scaled < 1 or is_old)
 
     def predict(self, bucket: str, steps: int, images: int) -> Cost | None:
         """Predict the cost of a job on the ready worker that is the fastest at it.
 
-        If no ready worker was measured, the fastest measured layout is used. None: nothing that
-        allows a prediction was measured.
+        Measurements precede estimates. If no ready worker was measured, the fastest measured layout
+        is used. None: nothing that allows a prediction is known.
 
         Args:
             steps: summed over all images, as in `Job.steps`.
         """
         layouts = self._ready & self.timings.keys()
         costs = [self.predict_on(name, bucket, steps, images) for name in layouts or self.timings]
-        return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
+        predicted = [cost for cost in costs if cost]
+        return min(predicted, key=lambda cost: (cost.is_estimated, cost.seconds), default=None)
 
     def predict_passes(self, passes: Sequence[tuple[str, int]], images: int) -> Cost | None:
         """Predict the cost of a job with one or several passes, each a bucket with its steps."""
@@ -229,7 +238,8 @@ class CostTable:
             return timings[bucket], 1.0
         if (volume := volume_of(bucket)) is None:
             return None
-        ratios = {name: volume / v for name in timings if (v := volume_of(name))}
+        measured = {name: timing for name, timing in timings.items() if not timing.is_estimated}
+        ratios = {name: volume / v for name in measured or timings if (v := volume_of(name))}
         nearest = min(ratios, key=lambda name: abs(math.log(ratios[name])), default=None)
         if nearest is None:
             return None
@@ -288,8 +298,8 @@ class CostTable:
         """Return the slowness by bucket that both this and another ready layout have measured."""
         others = self._ready - {layout}
         slowness = {}
-        for bucket, mine in self.timings.get(layout, {}).items():
-            timings = [self.timings[o][bucket] for o in others if bucket in self.timings.get(o, ())]
+        for bucket, mine in self.measured(layout).items():
+            timings = [self.measured(o)[bucket] for o in others if bucket in self.measured(o)]
             if timings:
                 slowness[bucket] = max(1.0, _alone_s(mine) / min(map(_alone_s, timings)))
         return slowness
@@ -301,8 +311,9 @@ class CostTable:
     def _by_size(self, layout: str) -> Mapping[str, float]:
         """Compute `slowness_by_bucket` against the nearest image sizes of other layouts."""
         slowness = {}
-        for bucket, mine in self.timings.get(layout, {}).items():
-            near = [self._nearest(other, bucket) for other in self._ready - {layout}]
+        for bucket, mine in self.measured(layout).items():
+            others = [other for other in self._ready - {layout} if self.measured(other)]
+            near = [self._nearest(other, bucket) for other in others]
             if seconds := [_alone_s(timing[0]) for timing in near if timing]:
                 slowness[bucket] = max(1.0, _alone_s(mine) / min(seconds))
         return slowness
@@ -312,6 +323,11 @@ class CostTable:
         """Layouts of the ready workers."""
         return frozenset(pool.layout for pool in self.pools.values())
 
+    def measured(self, layout: str) -> Mapping[str, Timing]:
+        """Return the measured timings of a layout by bucket."""
+        timings = self.timings.get(layout, {})
+        return {name: timing for name, timing in timings.items() if not timing.is_estimated}
+
     @cached_property
     def timings(self) -> Mapping[str, Mapping[str, Timing]]:
         """Timings by layout and bucket."""
@@ -320,9 +336,15 @@ class CostTable:
             grouped[key.layout, key.bucket][key.batch] = row
         timings: defaultdict[str, dict[str, Timing]] = defaultdict(dict)
         for (layout, bucket), rows in grouped.items():
-            newest = max(rows.values(), key=lambda row: row.at)
-            steps = {batch: row.step_s for batch, row in rows.items()}
-            timings[layout][bucket] = Timing(newest.encode_s, newest.decode_s, steps, newest.at)
+            measured = {batch: row for batch, row in rows.items() if row.samples}
+            newest = max((measured or rows).values(), key=lambda row: row.at)
+            timings[layout][bucket] = Timing(
+                newest.encode_s,
+                newest.decode_s,
+                {batch: row.step_s for batch, row in (measured or rows).items()},
+                newest.at,
+                is_estimated=not measured,
+            )
         return dict(timings)
 
 
@@ -382,7 +404,7 @@ def changed(
 
 
 def _differs(row: CostRow, old: CostRow | None, by: float) -> bool:
-    if old is None:
+    if old is None or bool(old.samples) != bool(row.samples):
         return True
     pairs: Iterable[tuple[float, float]] = (
         (row.step_s, old.step_s),

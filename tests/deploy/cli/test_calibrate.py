@@ -22,7 +22,7 @@ from tests.parity.tiny import make_flux
 from tests.parity.tiny_ltx_pipeline import make_ltx
 from workers.media.psnr import psnr_db
 
-STEPS = 4
+STEPS, MORE_STEPS = 4, 6
 SMALL = {"width": 32, "height": 32, "max_sequence_length": 16}
 ROUNDED_DB = 0.2
 """Tolerance of figures with one decimal. Another program may round pixels differently by one
@@ -51,7 +51,8 @@ pytestmark = pytest.mark.timeout(1000)  # compiles dozens of programs
 def calibrated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts = folder.parent / "prompts.txt"
     prompts.write_text("a red circle\n\n  a star \n")
-    process = calibrate(folder, tmp_path_factory.mktemp("state"), "--prompts", str(prompts))
+    more = ["--prompts", str(prompts), "--steps", str(STEPS), str(MORE_STEPS)]
+    process = calibrate(folder, tmp_path_factory.mktemp("state"), *more)
     assert process.returncode == 0, process.stderr
     assert "| planned-" in process.stdout and "candidates were tried" in process.stdout
     return folder
@@ -67,6 +68,9 @@ def test_plans_are_found_and_every_preset_has_figures(calibrated: Path) -> None:
         assert preset.measured.worst_db <= preset.psnr_db + 0.1
         assert "2 images" in preset.about and "jax" in preset.about
     assert all(preset.measured and preset.measured.operations < 1 for preset in planned.values())
+    for preset in planned.values():
+        assert isinstance(preset.step_cache, PlannedCache)
+        assert preset.step_cache.step_counts == (STEPS, MORE_STEPS)
     assert presets["mine"].guidance == GuidanceInterval(stop=0.5)
     assert json.loads((calibrated / "atelier.json").read_text())["defaults"] == SMALL
 

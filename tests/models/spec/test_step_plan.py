@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.spec.quality_presets import Quality
-from models.spec.step_plan import PlannedCache, spectral_weights, taylor_weights
+from models.spec.step_plan import PlannedCache, StepPlan, spectral_weights, taylor_weights
 
 NO_TURN = [False] * 8
 
@@ -46,6 +46,31 @@ def test_magnitude_estimate_is_the_ratio_to_the_last_full_step() -> None:
     assert magnitude_plan.weights(NO_TURN[:4]) == [(0.0,), (2.0,), (0.0,), (1.25,)]
     stretched = magnitude_plan.weights(NO_TURN)
     assert stretched[1] == pytest.approx((1.5,)) and stretched[3] == pytest.approx((3.0,))
+
+
+def test_image_has_the_plan_with_the_nearest_number_of_steps() -> None:
+    others = (StepPlan(steps=16, whole=(0, 5, 10)), StepPlan(steps=50, whole=(0, 20)))
+    cache = plan(0, 4, others=others)
+
+    def full(steps: int) -> list[int]:
+        weights = cache.weights([False] * steps)
+        return [step for step, of_step in enumerate(weights) if not any(of_step)]
+
+    assert full(8) == [0, 4] and full(16) == [0, 5, 10] and full(50) == [0, 20]
+    assert full(10) == [0, 5], "8 stretched, by the ratio of steps"
+    assert full(12) == [0, 3, 7], "16 stretched: 12 is nearer to it by ratio"
+    assert [steps for steps in range(1, 120) if cache.serves(steps)] == [*range(4, 101)]
+    assert plan(0, 4).serves(1000), "a single plan is stretched to any number"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[{"steps": 8, "whole": [0]}], [{"steps": 9, "whole": [0]}] * 2,
+     [{"steps": 4, "whole": [4]}], [{"steps": 2, "whole": [0], "magnitudes": [1.0, 1.0]}]],
+)  # fmt: skip
+def test_invalid_further_plans_are_refused(others: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValidationError):
+        plan(0, 4, others=others)
 
 
 @pytest.mark.parametrize("behind", [(4,), (4, 3), (5, 2), (5, 4, 1), (6, 3, 2)])

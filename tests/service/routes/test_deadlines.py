@@ -70,9 +70,25 @@ async def test_without_costs_no_estimate_and_no_refusal(
     await queue.register(POOL, SPEC, ready=True)
     answer = await submit(http, deadline_s=0.5)
     assert answer.status_code == 202
-    assert answer.json()["queue"] == {"position": 0, "eta_s": None}
+    assert answer.json()["queue"] == {"position": 0, "eta_s": None, "eta_basis": None}
     job = await stored(queue, answer)
     assert (job.cost, job.run_s) == (1.0, None)
+
+
+async def test_estimated_costs_predict_and_are_named(
+    http: httpx.AsyncClient, queue: Queue, empty_redis: Any
+) -> None:
+    """Deadlines are compared with the estimate; one job at a time may prove it wrong."""
+    await empty_redis.flushall()
+    await queue.register(POOL, SPEC, ready=True, facts=PoolFacts("here", 4))
+    key = CostKey(SPEC.bucket(SPEC.defaults), "here", 1)
+    row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3, samples=0)
+    await queue.measured(MODEL, {key: row})
+    answer = await submit(http)
+    place = answer.json()["queue"]
+    assert place == {"position": 0, "eta_s": pytest.approx(RUN_S), "eta_basis": "estimated"}
+    statuses = [(await submit(http, deadline_s=RUN_S / 2)).status_code for _ in range(2)]
+    assert statuses == [202, 422]
 
 
 async def test_waits_add_up(http: httpx.AsyncClient, queue: Queue) -> None:
@@ -185,7 +201,11 @@ async def test_deadline_relies_on_preemption_of_a_video(
     async def is_told() -> bool:
         assert await queue.preempt(full, ratio=4, room_s=30) == (clip.id, picture.id)
         view = (await http.get(f"/v1/jobs/{picture.id}")).json()["queue"]
-        return view == {"position": 0, "eta_s": pytest.approx(1 + 60 / steps + RUN_S)}
+        return view == {
+            "position": 0,
+            "eta_s": pytest.approx(1 + 60 / steps + RUN_S),
+            "eta_basis": "measured",
+        }
 
     await eventually(is_told)
     long = {"num_inference_steps": 50, "deadline_s": 30}
@@ -224,9 +244,7 @@ async def test_outdated_costs_admit_one_trial(http: httpx.AsyncClient, queue: Qu
     assert (await submit(http, **soon)).status_code == 422, "just measured"
     await measured(queue, RUN_S, age_s=MIN_VALID_S + 1)
     tried = await submit_until(http, 202, **soon)
-    assert tried.json()["queue"] == {"position": 0, "eta_s": pytest.approx(RUN_S)}, (
-        "by the known costs"
-    )
+    assert tried.json()["queue"]["eta_s"] == pytest.approx(RUN_S), "by the known costs"
     for _ in range(3):
         assert (await submit(http, **soon)).status_code == 422, "one at a time"
     (claim,) = await queue.claim(POOL, MODEL, 1)

@@ -33,7 +33,7 @@ async def test_accepted_job_is_returned(http: httpx.AsyncClient, queue: Queue) -
     assert answer.headers["x-job-id"] == job["id"]
     assert job["object"] == "job" and job["state"] == "queued" and job["model"] == MODEL
     assert job["progress"] == {"step": 0, "steps": 4}
-    assert job["queue"] == {"position": 0, "eta_s": None}
+    assert job["queue"] == {"position": 0, "eta_s": None, "eta_basis": None}
     assert job["started_at"] is job["finished_at"] is job["error"] is None
     assert job["created_at"].endswith("Z")
     assert job["outputs"] == [] and job["metadata"] == {"who": "me"}
@@ -111,6 +111,31 @@ async def test_unknown_model_lists_available_models(http: httpx.AsyncClient, poo
 async def test_absent_models_return_retry_after(http: httpx.AsyncClient) -> None:
     answer = await generate(http)
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("prefer", ["return=minimal", 'respond-async, RETURN="minimal"'])
+async def test_minimal_answer_has_only_id_and_links(
+    http: httpx.AsyncClient, pool: StandIn, prefer: str
+) -> None:
+    answer = await generate(http, {"Prefer": prefer})
+    assert answer.status_code == 202
+    assert answer.headers["preference-applied"] == "return=minimal"
+    url = answer.headers["location"]
+    assert answer.json() == {
+        "id": answer.headers["x-job-id"],
+        "object": "job.accepted",
+        "links": {"job": url, "events": f"{url}/events"},
+    }
+    assert (await http.get(url)).json()["id"] == answer.json()["id"]
+
+
+@pytest.mark.parametrize("prefer", ["return=representation", "return=minimal, wait=0", "minimal"])
+async def test_other_preferences_give_the_job(
+    http: httpx.AsyncClient, pool: StandIn, prefer: str
+) -> None:
+    answer = await generate(http, {"Prefer": prefer})
+    assert answer.json()["object"] == "job"
+    assert answer.headers.get("preference-applied") != "return=minimal"
 
 
 async def test_waiting_gives_the_finished_job(http: httpx.AsyncClient, pool: StandIn) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import GuidanceInterval, Measured, Quality
+from models.spec.step_plan import PlannedCache, StepPlan
 from service.errors.problems import Invalid
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
@@ -59,6 +60,29 @@ def test_fastest_sufficient_preset_is_chosen(wanted_db: float, chosen: str) -> N
 
 def test_calibration_applies_to_the_calibrated_step_count() -> None:
     assert resolved(MEASURED, 50, num_inference_steps=STEPS + 1) == "other"
+
+
+def test_steps_far_from_every_plan_are_refused_by_name() -> None:
+    plans = PlannedCache(
+        kind="planned", steps=8, whole=(0, 4), others=(StepPlan(steps=20, whole=(0, 9)),)
+    )
+    model = spec(
+        several=Quality(step_cache=plans),
+        single=Quality(step_cache=plans.model_copy(update={"others": ()})),
+    )
+
+    def served(name: str, steps: int) -> Any:
+        body = {"prompt": "a cat", "quality": name, "num_inference_steps": steps}
+        request = GenerateRequest.model_validate(body)
+        return resolve(request, model, LimitSettings()).fields["quality"]
+
+    assert [served("several", steps) for steps in (4, 16, 40)] == ["several"] * 3
+    assert served("single", 50) == "single"
+    for steps in (3, 41):
+        with pytest.raises(Invalid) as refused:
+            served("several", steps)
+        [error] = refused.value.errors
+        assert error.field == "quality" and "'several' has plans for 8, 20 steps" in error.message
 
 
 UNMEASURED = spec(guessed=MEASURED.qualities["guessed"])

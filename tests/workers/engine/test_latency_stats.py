@@ -13,7 +13,7 @@ from models.parallel.axis_rules import Layout
 from models.spec.controls import ControlKind
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
-from service.jobs.scheduling.cost_model import CostKey
+from service.jobs.scheduling.cost_model import CostKey, CostRow
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
@@ -155,6 +155,23 @@ async def test_only_changed_costs_are_reported(engine: Engine, queue: Queue) -> 
         programs.step_kinds[StepProgram("plain")].times.observe(BatchLayout(1), 2.0)
     await cost_reporter.report()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
+
+
+async def test_estimates_are_reported_until_measured(engine: Engine, queue: Queue) -> None:
+    cost_reporter = CostReporter(engine, queue, "toy")
+    key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
+    cost_reporter.estimated = {BUCKET: CostRow(step_s=9.0, encode_s=0, decode_s=0, samples=0)}
+    await cost_reporter.report()
+    reported = (await queue.costs(SPEC.name)).rows[key]
+    assert (reported.step_s, reported.samples) == (9.0, 0)
+    assert not await cost_reporter.recent_measurements()
+    engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 9.0}))
+    await cost_reporter.report()
+    assert (await queue.costs(SPEC.name)).rows[key].samples > 0
+    starting = CostReporter(engine, queue, "toy")
+    starting.estimated = {BUCKET: CostRow(step_s=5.0, encode_s=0, decode_s=0, samples=0)}
+    await starting.report()
+    assert (await queue.costs(SPEC.name)).rows[key].step_s == 9.0, "measurements remain"
 
 
 async def test_confirmed_costs_are_reported_periodically(

@@ -27,7 +27,10 @@ def opened(flux_folder: Path, warmup: list[dict[str, Any]], devices: int = 1) ->
     model = ModelSettings(source=str(flux_folder), dtype="float32", warmup=warmup)
     sketches, _, _ = loading.sketches_of(POOL, model)
     mesh_slice = loading.open_slice("flux", POOL, model, sketches, jax.devices()[:devices])
-    return list(mesh_slice.trial_s)
+    for times in mesh_slice.estimated:
+        assert times.encode_s + times.step_s + times.decode_s <= times.trial_s
+        assert min(times.encode_s, times.step_s, times.decode_s) > 0
+    return [times.trial_s for times in mesh_slice.estimated]
 
 
 def test_each_request_has_its_own(flux_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,39 @@ def test_costs_expire(age_s: float, step_s: float, bucket: str, is_doubtful: boo
     assert not CostTable(costs.rows, {}, age_s).is_doubtful(cost), "no worker can measure it"
 
 
+def test_estimates_apply_until_the_first_measurement() -> None:
+    """Rows without samples predict, and do not mix with measured rows of the bucket."""
+    estimate = row(1.0).model_copy(update={"samples": 0})
+    keys = {name: CostKey(SMALL, name, 1) for name in ("a", "b")}
+    pools = {"pool": PoolFacts("a", 4), "other": PoolFacts("b", 4)}
+    costs = CostTable({keys["a"]: estimate}, pools)
+    cost = costs.predict(SMALL, 10, 1)
+    assert cost is not None and (cost.seconds, cost.is_estimated) == (11.5, True)
+    assert costs.is_doubtful(cost), "a trial may show that it is faster"
+    far = costs.predict(LARGE, 10, 1)
+    assert far is not None and far.is_estimated and far.scaled == 4
+    assert far.followed_by(cost).is_estimated and far.with_tail(1).is_estimated
+
+    measured = CostTable({keys["a"]: estimate, keys["b"]: row(3.0)}, pools)
+    cost = measured.predict(SMALL, 10, 1)
+    assert cost is not None and (cost.seconds, cost.is_estimated) == (31.5, False)
+    assert measured.slowness("b") == 1.0, "estimates say nothing of a worker's speed"
+
+    batches = CostTable({keys["a"]: estimate, keys["a"]._replace(batch=4): row(2.0)}, pools)
+    assert batches.timings["a"][SMALL].step_s == {4: 2.0}
+    assert not batches.timings["a"][SMALL].is_estimated
+    near = CostTable({keys["a"]: estimate, CostKey(LARGE, "a", 1): row(8.0)}, pools)
+    cost = near.predict("width=768,height=1024", 10, 1)
+    assert cost is not None and not cost.is_estimated, "scaled from the measured size"
+
+
+def test_first_measurement_replaces_an_equal_estimate() -> None:
+    key = CostKey(SMALL, "a", 1)
+    estimate = row(1.0).model_copy(update={"samples": 0})
+    assert changed({key: row(1.0)}, {key: estimate}, 0.05) == {key: row(1.0)}
+    assert changed({key: estimate}, {key: estimate}, 0.05) == {}
+
+
 def test_confirmed_costs() -> None:
     """Unchanged rows are reported again if they were measured again and the table's row is old."""
     key = CostKey(SMALL, "a", 1)
