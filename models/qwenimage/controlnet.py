@@ -16,7 +16,7 @@ from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import Kinds
 from models.qwenimage.config import QwenImageControlNetConfig
 from models.qwenimage.latents import image_ids, text_ids
-from models.qwenimage.modulations import TimeConditions
+from models.qwenimage.modulations import QwenImageBlockConditions
 from models.qwenimage.network import THETA, shape_of
 from models.vae.references import Grid
 
@@ -33,7 +33,7 @@ class QwenImageControlNet(JointControlNet):
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
         shape, kinds = shape_of(config), Kinds(rngs=rngs, param_dtype=param_dtype)
-        super().__init__(config, shape, attention, TimeConditions, theta=THETA, **kinds)
+        super().__init__(config, shape, attention, QwenImageBlockConditions, theta=THETA, **kinds)
         self.text_norm = RMSNorm(config.joint_attention_dim, shape.epsilon, **kinds)
 
     def __call__(

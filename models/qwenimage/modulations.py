@@ -29,7 +29,7 @@ TIME_FEATURES = 256
 """Width of the timestep's sinusoids; the same in every Qwen-Image."""
 
 
-class TimeConditions(nnx.Module):
+class QwenImageBlockConditions(nnx.Module):
     """Embedding of a timestep to the modulations of all blocks."""
 
     def __init__(
@@ -53,7 +53,7 @@ class TimeConditions(nnx.Module):
         return BlockModulations(image, text, None)
 
 
-class QwenImageConditions(TimeConditions):
+class QwenImageConditions(QwenImageBlockConditions):
     """Embedding of a timestep to the modulations of all blocks and of the output norm."""
 
     def __init__(
