@@ -12,7 +12,7 @@ import atelier
 from deploy.cli.late_parser import LateParser
 from service.settings.settings import Settings
 from tests.deploy.test_runbook import settings
-from tests.deploy.watching.files import RUNBOOK
+from tests.deploy.watching.files import RUNBOOK, dashboards, panels, rules
 
 PAGES = {page.name: page.read_text() for page in sorted(RUNBOOK.parent.glob("*.md"))}
 COMMAND = re.compile(r"`(atelier [^`\n]+)`|^(?:.* -- )?(atelier [^`\n]+)$", re.MULTILINE)
@@ -20,6 +20,9 @@ SETTING = re.compile(rf"`((?:{'|'.join(Settings.model_fields)})\.[\w.*]+)`")
 EXPECTED = {"day-2.md", "gke.md", "operators.md", "redis.md", "runbook.md", "usage.md"}
 """Pages that name commands, among others."""
 FILES = {"site.env", "tracing.env"}
+METRICS = (RUNBOOK.parents[1] / "reference" / "metrics.md").read_text()
+PLACE = re.compile(r"\*(Service|Pools|Cost)\*((?:(?:, | and )\"[^\"]+\"[^;|,*]*)+)")
+"""A dashboard, and panels of it."""
 
 
 def commands(page: str) -> list[str]:
@@ -59,6 +62,28 @@ def test_commands_exist(page: str) -> None:
 def test_settings_exist(page: str) -> None:
     named = {re.sub(r"\bNAME\b", "*", name) for name in SETTING.findall(PAGES[page])}
     assert named - FILES <= {*settings(Settings, "")}
+
+
+def test_answers_to_operators_questions_exist() -> None:
+    """Dashboards with the named panels, metrics and alerts."""
+    table = PAGES["day-2.md"].partition("## Where to look")[2].partition("\n## ")[0]
+    titles = {
+        dashboard["title"].removeprefix("Atelier: "): {
+            panel["title"] for panel in panels(dashboard)
+        }
+        for dashboard in dashboards().values()
+    }
+    placed = [
+        (place.lower(), panel)
+        for place, list_ in PLACE.findall(table)
+        for panel in re.findall(r'"([^"]+)"', list_)
+    ]
+    assert len(placed) == table.count('"') // 2 > 20, "a panel without its dashboard"
+    assert [(place, panel) for place, panel in placed if panel not in titles[place]] == []
+    assert set(re.findall(r"\bAtelier[A-Z]\w+", table)) <= rules("alert").keys()
+    assert [
+        name for name in re.findall(r"`(atelier_\w+)`", table) if f"`{name}`" not in METRICS
+    ] == []
 
 
 @pytest.mark.parametrize("command", ["atelier backups", "atelier keys create --tenent me"])
