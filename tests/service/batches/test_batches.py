@@ -259,7 +259,7 @@ async def test_a_file_is_deleted_once_no_batch_reads_it(client: AsyncOpenAI, poo
 async def test_a_front_end_that_stops_while_it_takes_a_batch_releases_it(
     settings: Settings, queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would know of its lease, which would keep other front ends away."""
+    """Its lease would otherwise keep other front ends away."""
     app, take, is_taken = create_app(settings, queue, store), queue.take_batch, asyncio.Event()
 
     async def take_slowly(holder: str, lease_s: float) -> object:

@@ -83,10 +83,10 @@ async def post(app: FastAPI, name: str) -> int:
 def large_bodies() -> list[object]:
     """Return the parsed requests in memory that have a large image."""
     bodies = [body for body in gc.get_objects() if isinstance(body, CompatibleRequestBody)]
-    options = [found for found in gc.get_objects() if isinstance(found, ImageOptions)]
+    requests = [item for item in gc.get_objects() if isinstance(item, ImageOptions)]
     return [
         *(body for body in bodies if len(body.model_dump_json()) > MAX_CHARS),
-        *(found for found in options if any(map(len, found.files.values()))),
+        *(item for item in requests if any(map(len, item.files.values()))),
     ]
 
 
