@@ -19,7 +19,7 @@ FAST = 1
 
 @dataclass(frozen=True)
 class MaskedFiles:
-    """Model's input image and mask (`Masked`), as PNGs in base64."""
+    """Model's input image and mask (`InpaintInputs`), as PNGs in base64."""
 
     image: str | None
     mask: str | None

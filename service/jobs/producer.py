@@ -138,7 +138,7 @@ class Producer(QueueClient):
     """Part of a `Queue` with which front ends submit jobs."""
 
     async def withdraw(self, job_id: str) -> None:
-        """Cancel a `deposit`: the job will not be put, and its files are deleted."""
+        """Cancel a `Deposit`: the job will not be put, and its files are deleted."""
         await self._redis.zrem(keys.DEPOSITS, job_id)
 
     async def put(self, job: Job, **more: Any) -> tuple[Job, bool]:

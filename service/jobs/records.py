@@ -107,7 +107,7 @@ class RecordCopies(Generic[T]):
         self._read_at = -float("inf")
 
     async def all(self) -> dict[str, T]:
-        """Return all records, reread from Redis if the copy is too old."""
+        """Return all records, reread if the copy is old. Raises: redis.exceptions.RedisError."""
         if self._is_old():
             async with self._lock:
                 if self._is_old():

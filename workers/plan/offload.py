@@ -21,7 +21,7 @@ class Residency:
     def keeps(self, weight: Weight) -> bool:
         """Return whether a weight occupies device memory, at least when its network has its turn.
 
-        A network on the host keeps only vectors on the device (`models.weights.loader.beside`).
+        A network on the host keeps only vectors on the device (`in_host_memory` of the loader).
         """
         return weight.network not in self.on_host or not is_matrix(weight.axes)
 
