@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
@@ -27,6 +28,7 @@ from lab.bench.against.compare import (
 )
 from lab.bench.against.diffusers_turn import parsed, turn
 from lab.bench.against.pipelines import made
+from lab.bench.against.served import Side, diffusers_server
 from lab.bench.against.table import show
 from models import registry
 from models.loading.sources import SHAPES
@@ -171,3 +173,10 @@ def test_kinds_that_are_not_compared_are_named(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="FluxPipeline"):
         made(tmp_path, "cpu", torch.float32)
+
+
+def test_fastapi_with_diffusers_answers_several_clients() -> None:
+    small = {"num_inference_steps": 1, "width": 32, "height": 32}
+    with diffusers_server(DEMO / "flux") as url:
+        side = Side(f"{url}/generate", small)
+        assert asyncio.run(side.rate(clients=2, seconds=0.1)) > 0

@@ -79,9 +79,11 @@ class Side:
 
         async def client(http: httpx.AsyncClient) -> None:
             nonlocal done
-            while time.perf_counter() < started + seconds:
+            while True:  # at least once
                 await self.generate(http)
                 done += 1
+                if time.perf_counter() >= started + seconds:
+                    return
 
         async with httpx.AsyncClient(timeout=600, trust_env=False) as http:
             await asyncio.gather(*(client(http) for _ in range(clients)))
