@@ -1,4 +1,4 @@
-"""Qwen-Image ControlNet checkpoints: refusals, and the work of supported ones."""
+"""Qwen-Image ControlNet checkpoints: refusals, 8-bit weights, and the work of supported ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
+from safetensors.torch import load_file, save_file
 
 from models.checkpoint.folder import CheckpointError
+from models.control.checkpoint import load_controls
 from models.loading.sources import ControlSource, Reading
 from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.control_checkpoint import controls_of, read_files
 from models.qwenimage.edit.spec import EDITING
 from models.qwenimage.spec import GENERATION
+from tests.models.flux.original_writer import in_eight_bits
+from tests.parity.tiny_qwenimage import make_control
 
 SIZES: dict[str, Any] = {
     "attention_head_dim": 8,
@@ -63,6 +70,30 @@ def test_single_file_is_rejected_before_it_is_fetched() -> None:
 def test_edit_takes_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not Edit; remove them"):
         controls_of(reading_of(written(tmp_path)), QWEN_IMAGE, EDITING)
+
+
+def test_8_bit_floats_are_multiplied_by_their_scales(tmp_path: Path) -> None:
+    """Torch computes the expected products."""
+    (tmp_path / "transformer").mkdir()
+    written(tmp_path / "transformer")
+    make_control(tmp_path / "net", tmp_path, 5)
+    file = tmp_path / "net" / "diffusion_pytorch_model.safetensors"
+    packed = in_eight_bits(load_file(file))
+    plain = {
+        key: x.float() * packed.get(f"{key.removesuffix('.weight')}.scale_weight", 1)
+        for key, x in packed.items()
+        if "scale" not in key
+    }
+    both = []
+    for tensors in (packed, plain):
+        save_file(tensors, file)
+        reading = reading_of(tmp_path / "net")
+        controls = controls_of(reading, QWEN_IMAGE, GENERATION)
+        network = load_controls(controls, ("float32", "float32"), reading)
+        both.append(jax.tree.leaves(nnx.state(network)))
+    assert len(both[0]) == len(both[1]) > 0
+    for a, b in zip(*both, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_work_is_about_the_share_of_the_blocks(tmp_path: Path) -> None:
