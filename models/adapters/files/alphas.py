@@ -16,7 +16,7 @@ import numpy as np
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.key_endings import LayerEntries
-from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown
+from models.adapters.files.tensor_file import TensorEntry, TensorFile, json_fault, shown
 from models.spec.lora import MAX_RANK
 
 METADATA = "lora_adapter_metadata"
@@ -31,17 +31,14 @@ _PATTERN = re.compile(r"\^?([\w.-]+)\$?")
 class Alphas:
     """Scaling factors of a file's layers.
 
-    Args:
-        has_keys: whether the file has alphas among its arrays.
+    A layer may have its alpha in a key and in the metadata, if both are equal.
 
-    Raises: AdapterError: invalid metadata, or alphas in both places.
+    Raises: AdapterError: invalid metadata.
     """
 
-    def __init__(self, file: TensorFile, has_keys: bool) -> None:
+    def __init__(self, file: TensorFile) -> None:
         self._file = file
         self._config = _config(file.metadata)
-        if self._config and has_keys:
-            raise AdapterError("it has an alpha in its metadata and others in keys: keep one kind")
         for key, value in self._config.items():
             if key.rpartition(".")[2] == "alora_invocation_tokens" and value:
                 raise AdapterError(f"{shown(key)}: adapters of this kind are not served")
@@ -50,6 +47,8 @@ class Alphas:
         """Return alpha / rank of a layer; 1 if unspecified. Raises: AdapterError."""
         entry = layer.entries.get("alpha")
         alpha = self._configured(layer.name, rank) if entry is None else self._read(entry)
+        if entry is not None and self._has_network(layer.name) and rank:
+            self._check_equal(layer.name, alpha, self._configured(layer.name, rank))
         scale = alpha / rank if rank else 1.0
         if not abs(scale) <= MAX_SCALE:  # also rejects NaN
             raise AdapterError(f"{shown(layer.name)}: an alpha of {alpha:g} at rank {rank}")
@@ -70,7 +69,7 @@ class Alphas:
     def _configured(self, name: str, rank: int) -> float:
         """Return the alpha from the metadata; for rsLoRA, multiplied by √rank."""
         network, _, module = name.partition(".")
-        if not any(key.startswith(f"{network}.") for key in self._config):
+        if not self._has_network(name):
             return float(rank)
         default = self._config.get(f"{network}.lora_alpha", rank)
         alpha = self._matched(f"{network}.alpha_pattern", module, default)
@@ -79,6 +78,18 @@ class Alphas:
             raise AdapterError(f"{METADATA}: the alpha of {shown(name)} is no useful number")
         is_rooted = self._config.get(f"{network}.use_rslora", False) is True
         return float(alpha) * (math.sqrt(rank) if is_rooted else 1.0)
+
+    def _has_network(self, name: str) -> bool:
+        """Return whether the metadata describe the network of a layer."""
+        network = name.partition(".")[0]
+        return any(key.startswith(f"{network}.") for key in self._config)
+
+    def _check_equal(self, name: str, alpha: float, configured: float) -> None:
+        if not math.isclose(alpha, configured, rel_tol=1e-3):  # float16 has 11 bits
+            raise AdapterError(
+                f"{shown(name)}: an alpha of {alpha:g} in a key and of {configured:g} in its "
+                "metadata: keep one kind"
+            )
 
     def _matched(self, key: str, module: str, default: Any) -> Any:
         """Return the value of the first pattern that equals a layer's name or its ending."""
@@ -98,7 +109,8 @@ def _config(metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         config = json.loads(metadata.get(METADATA, "{}"))
     except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{METADATA} in its metadata is no JSON ({error})") from error
+        fault = json_fault(error)
+        raise AdapterError(f"{METADATA} in its metadata is no JSON ({fault})") from error
     if not isinstance(config, dict):
         raise AdapterError(f"{METADATA} in its metadata is no object")
     return config

@@ -7,15 +7,26 @@ from collections.abc import Iterable
 from itertools import islice
 
 SIGNS: tuple[tuple[str, str], ...] = (
+    (r"distilled_guidance_layer", "Chroma"),
+    (r"(?:double|single)_stream_blocks[._]\d", "HiDream"),
+    (r"vace_blocks[._]\d", "Wan VACE"),
+    (r"audio_to_video_attn|audio_patchify_proj|audio_ff[._]", "LTX-2"),
     (r"double_stream_modulation|single_transformer_blocks[._]\d+[._]attn[._]to_qkv_mlp", "Flux.2"),
     (r"individual_token_refiner|double_blocks\.\d+\.img_attn_qkv", "HunyuanVideo"),
     (r"joint_blocks|transformer_blocks[._]\d+[._]attn2[._]add_", "Stable Diffusion 3"),
     (r"transformer_blocks[._]\d+[._](?:img|txt)_m(?:lp|od)", "Qwen-Image"),
     (r"text_?fusion|txtfusion", "Krea 2"),
-    (r"context_refiner|noise_refiner|adaLN_modulation[._]0", "Z-Image or Lumina 2"),
+    (
+        r"context_refiner|noise_refiner|adaLN_modulation[._]0|layers[._]\d+[._]attention[._]",
+        "Z-Image or Lumina 2",
+    ),
     (r"(?:double|single)_blocks[._]\d|single_transformer_blocks[._]\d", "Flux"),
     (r"transformer_blocks[._]\d+[._]attn[._]add_q_proj", "Stable Diffusion 3"),
     (r"(?<!transformer_)blocks[._]\d+[._](?:self_attn|cross_attn|attn[12]|ffn)[._]", "Wan"),
+    (
+        r"^(?:[a-z_]+\.|lora_unet_|lora_transformer_)?transformer_blocks[._]\d+[._]attn[12][._]",
+        "LTX-Video or PixArt",
+    ),
     (r"down_blocks[._]0[._]attentions|(?:input_blocks[._][12]|output_blocks[._]11)[._]1", "SD 1"),
     (r"down_blocks[._]3|up_blocks[._]3|input_blocks[._](?:9|10|11)", "SD 1"),
     (r"lora_te2_|text_encoder_2|[._]clip_g[._]|conditioner[._]embedders", "SDXL"),
@@ -24,6 +35,10 @@ SIGNS: tuple[tuple[str, str], ...] = (
 )
 """Expressions searched in the keys, and the model that the first match indicates."""
 OTHER_FILES: tuple[tuple[str, str], ...] = (
+    (
+        r"[._]qkv_proj\.lora_(?:down|up)$",
+        "an adapter that was converted for Nunchaku; name the file before its conversion",
+    ),
     (r"^lllite_", "a ControlNet-LLLite, which is not served"),
     (r"^(?:lora_controlnet$|input_hint_block\.)", "a ControlNet or Control-LoRA, not an adapter"),
     (r"^(?:ip_adapter|image_proj)\.", "an IP-Adapter; name it in models.*.image_prompts"),

@@ -146,7 +146,7 @@ def _content(file: TensorFile, names: Names) -> _Content:
             used.append(layer)
     if not used:
         raise AdapterError("it has no low-rank layers at all: this is no adapter")
-    alphas = Alphas(file, has_keys=any("alpha" in layer.entries for layer in used))
+    alphas = Alphas(file)
     used, twice = without_duplicates(used, file, alphas)
     return _Content(file, alphas, used, ignored | twice)
 

@@ -74,7 +74,10 @@ REFUSED: tuple[tuple[str, str], ...] = (
 )
 """Parts of keys of unsupported adapter kinds, and the kinds' names."""
 
-_ADAPTER_NAME = re.compile(r"(\.lora_(?:[AB]|magnitude_vector))\.[^.]+(?=\.(?:weight|bias)$)")
+_ADAPTER_NAME = re.compile(
+    r"(\.lora_(?:[AB]|magnitude_vector))\.[^.]+(?=\.(?:weight|bias)$)"
+    r"|(\.(?:lokr|hada)_(?:w[12](?:_[ab])?|t[12]))\.[^.]+$"
+)
 """Name that PEFT gives to an adapter, by default `default`, in the keys of a wrapped model."""
 _WRAPPER = re.compile(
     r"(?:(?<=\.)|^)(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer"
@@ -154,7 +157,7 @@ def _readings(key: str) -> Iterator[tuple[str, Kind]]:
 
 def _unwrapped(key: str) -> str:
     """Strip adapter names and wrappers from a file's key; return an empty text if it has none."""
-    plain = _WRAPPER.sub("", _ADAPTER_NAME.sub(r"\1", key))
+    plain = _WRAPPER.sub("", _ADAPTER_NAME.sub(r"\1\2", key))
     return "" if plain == key else plain
 
 

@@ -199,7 +199,7 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
     try:
         parsed = json.loads(header, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        _broken(path, str(error))
+        _broken(path, str(error) if isinstance(error, AdapterError) else json_fault(error))
     if not isinstance(parsed, dict):
         _broken(path, "a header that is no object")
     return parsed
@@ -208,8 +208,15 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        raise ValueError("a key that is there twice")
+        raise AdapterError("a key that is there twice")
     return result
+
+
+def json_fault(error: Exception) -> str:
+    """Return why a text is no JSON, without the text of the JSON library."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"invalid JSON at character {error.pos}"
+    return "JSON that is nested too deeply, or has a number or text that cannot be read"
 
 
 def _metadata(metadata: Any, path: Path) -> Mapping[str, str]:

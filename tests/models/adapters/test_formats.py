@@ -149,6 +149,12 @@ OTHERS: dict[str, tuple[tuple[str, ...], str]] = {
     "Stable Diffusion 3": (("transformer.transformer_blocks.0.attn.add_q_proj_x",), "sdxl wan"),
     "Qwen-Image": (("transformer.transformer_blocks.0.img_mlp.net.0.proj",), "flux sdxl wan"),
     "HunyuanVideo": (("diffusion_model.double_blocks.0.img_attn_qkv",), "flux sdxl wan"),
+    "Chroma": (("lora_unet_distilled_guidance_layer_layers_0_in_layer",), "flux sdxl wan"),
+    "HiDream": (("diffusion_model.double_stream_blocks.0.block.attn1.to_q",), "flux sdxl wan"),
+    "Wan VACE": (("diffusion_model.vace_blocks.0.self_attn.q",), "flux sdxl wan"),
+    "Z-Image or Lumina 2": (("diffusion_model.layers.0.attention.to_q",), "flux sdxl wan"),
+    "LTX-2": (("diffusion_model.transformer_blocks.0.audio_to_video_attn.to_q",), "flux sdxl wan"),
+    "LTX-Video or PixArt": (("transformer.transformer_blocks.0.attn1.to_q",), "flux sdxl wan"),
 }
 
 
@@ -168,7 +174,7 @@ def test_adapter_for_another_base_is_named(made_for: str, model: str, tmp_path: 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ("no JSON", "is no JSON"),
+        ("no JSON", r"is no JSON \(invalid JSON at character 0\)"),
         ("[1]", "is no object"),
         ("[" * 100_000, "is no JSON"),
         ('{"transformer.alora_invocation_tokens": [1]}', "tokens: adapters of this kind are not"),
@@ -186,11 +192,18 @@ def test_metadata_that_are_wrong_are_named(config: str, reason: str, tmp_path: P
         inspect(file, published("flux"))
 
 
-def test_two_kinds_of_alphas_are_refused(tmp_path: Path) -> None:
+def test_different_alphas_in_keys_and_metadata_are_refused(tmp_path: Path) -> None:
     config = json.dumps({"transformer.lora_alpha": 4})
     file = write(tmp_path / "a.safetensors", alpha(1.0)(sound()), {METADATA: config})
-    with pytest.raises(AdapterError, match="metadata and others in keys"):
+    with pytest.raises(AdapterError, match="of 1 in a key and of 4 in its metadata: keep one"):
         inspect(file, published("flux"))
+
+
+def test_equal_alphas_in_keys_and_metadata_count_once(tmp_path: Path) -> None:
+    config = json.dumps({"transformer.lora_alpha": 4})
+    file = write(tmp_path / "a.safetensors", alpha(4.0)(sound()), {METADATA: config})
+    changes = read(file, published("flux")).networks["transformer"].values()
+    assert [change.scale for change in changes] == pytest.approx((2.0, 0.8))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +254,7 @@ def test_names_of_wrappers_in_keys_are_left_out(old: str, new: str, tmp_path: Pa
         ("lllite_unet_input_blocks_4_1.down.0.weight", "it looks like a ControlNet-LLLite, which"),
         ("lora_controlnet", "it looks like a ControlNet or Control-LoRA"),
         ("image_proj.proj.weight", "it looks like an IP-Adapter; name it in"),
+        ("transformer_blocks.0.qkv_proj.lora_down", "converted for Nunchaku; name the file before"),
         ("model.diffusion_model.out.2.weight", "it looks like a whole checkpoint, not an adapter"),
         ("model.diffusion_model.out.9.lora_A.weight", "none of its layers belongs to this model"),
     ],

@@ -99,6 +99,17 @@ def test_lokr_is_a_kronecker_product(tmp_path: Path) -> None:
         assert change.rank == 3 * 2
 
 
+@pytest.mark.parametrize("make", [lokr, loha])
+def test_adapter_names_of_peft_are_left_out(make: Callable[..., Arrays], tmp_path: Path) -> None:
+    arrays = make(FLAT, OUT) if make is lokr else make(FLAT)
+    named = {
+        key if key.endswith("alpha") else f"{key}.default": array for key, array in arrays.items()
+    }
+    (change,) = changes(tmp_path, named).values()
+    (expected,) = changes(tmp_path, arrays).values()
+    np.testing.assert_array_equal(delta(change), delta(expected))
+
+
 def test_alpha_has_no_effect_on_whole_factors(tmp_path: Path) -> None:
     whole = {f"{FLAT}.lokr_w1": numbers(4, 3), f"{FLAT}.lokr_w2": numbers(5, 4)}
     (change,) = changes(tmp_path, whole | {f"{FLAT}.alpha": np.array(9, np.int64)}).values()

@@ -90,7 +90,7 @@ OVERLAP = json.dumps(
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ("not JSON at all", "not a whole safetensors file"),
+        ("not JSON at all", r"not a whole safetensors file \(invalid JSON at character 0\)"),
         ("[1, 2]", "no object"),
         ("[" * 100_000, "not a whole"),
         ('{"x":' * 3_000 + "1" + "}" * 3_000, "not a whole"),
