@@ -21,7 +21,7 @@ GUIDED: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0}
 
 
 @dataclass(frozen=True)
-class CheckpointKind:
+class Flux2Kind:
     """Kind of a checkpoint: its requests' fields, their defaults, and its tasks."""
 
     fields: frozenset[str]
@@ -31,9 +31,9 @@ class CheckpointKind:
     """Maximum images in addition to `image`: klein reads four in total, as in the authors' API."""
 
 
-BASE = CheckpointKind(FIELDS)
-DISTILLED = CheckpointKind(FIELDS - GUIDANCE, {"num_inference_steps": 4})
-DEV = CheckpointKind(DEV_FIELDS, tasks=EDITS, max_references=9)
+BASE = Flux2Kind(FIELDS)
+DISTILLED = Flux2Kind(FIELDS - GUIDANCE, {"num_inference_steps": 4})
+DEV = Flux2Kind(DEV_FIELDS, tasks=EDITS, max_references=9)
 """Dev reads ten images, and has no pipeline of inpainting in diffusers."""
 
 MAX_PIXELS = 1 << 20
@@ -43,7 +43,7 @@ LEAST_SIDE_PX, MAX_RATIO = 64, 8
 NEEDS = {"negative_prompt": (Need(field="guidance_scale", above=1),)}
 
 
-def spec_of(vae: VaeConfig, kind: CheckpointKind) -> MakeSpec:
+def spec_of(vae: VaeConfig, kind: Flux2Kind) -> MakeSpec:
     """Return a function that builds the spec of a FLUX.2 of some kind."""
     limits = limits_by_pixels(
         vae.downsampling, MAX_RATIO, MAX_TEXT_TOKENS, max_reference_images=kind.max_references

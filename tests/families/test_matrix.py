@@ -196,6 +196,28 @@ def new_family() -> Iterator[str]:
         "The pool reaches both kinds of workers through one interface, "
         "`workers/engine/backend.py`.",
         "",
+        "## Plan for LTX-2.5",
+        "",
+        "LTX-2.5 (diffusers' `LTX25ModularPipeline`; its parts also run in "
+        "`LTX2Pipeline`) is not served. It differs from LTX-2.3 in:",
+        "",
+        "1. The text encoder is Gemma 4 (`Gemma4UnifiedForConditionalGeneration`). It needs a"
+        " module next to `models/text/gemma3.py`, with parity tests. This is the largest "
+        "part.",
+        "2. The transformer has values of fields that `models/ltx/config.py` reads "
+        "(`ff_bias`, `use_prompt_adaln_single`), and `use_keyframes_abs_pos_embedding`: one "
+        "array that `LTX2Pipeline` never uses, since it passes no `video_keyframes_mask`. To "
+        "serve text to video, its key can be ignored.",
+        "3. `LTX2VideoDiffusionDecoderModel` decodes the video: neighborhood attention and "
+        "pixels denoised in one step. It reads the latents of the convolutional VAE, which "
+        "can decode them at first.",
+        "4. `LTX2DurationHead` predicts `num_frames` from the connectors' output if the "
+        "request has none. A request that states `num_frames` does not need it.",
+        "5. Images that condition the video are compressed by H.264 with CRF 18 instead of "
+        "33, by default.",
+        "6. `prompt_enhancer` (Gemma 4 E2B) and Diffusion Fidelity Rendering "
+        "(`LTX2DFRPipeline`, with keyframes) are optional.",
+        "",
         "## Adding a family",
         "",
         "1. Describe it in `models/<family>/family.py` (about 35 lines): a `Family` value "
