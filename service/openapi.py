@@ -65,8 +65,14 @@ class _Dumper(yaml.SafeDumper):
         is_flat = not any(isinstance(item, dict | list) for item in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=is_flat)
 
+    def represent_dict(self, data: dict[str, Any]) -> yaml.MappingNode:
+        """Write a YAML mapping; in one line if it has one reference or type only."""
+        is_flat = [*data] in (["$ref"], ["type"])
+        return self.represent_mapping("tag:yaml.org,2002:map", data, flow_style=is_flat)
+
 
 _Dumper.add_representer(list, _Dumper.represent_list)
+_Dumper.add_representer(dict, _Dumper.represent_dict)
 
 
 def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:

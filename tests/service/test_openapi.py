@@ -15,7 +15,7 @@ from service.openapi import as_yaml, document_of_all
 from service.routing import COMPATIBLE_ENDPOINTS
 
 COMMITTED = Path(__file__).resolve().parents[2] / "openapi.yaml"
-MOST_BYTES = 185_000
+MOST_BYTES = 184_320
 
 
 def references(node: Any) -> set[str]:

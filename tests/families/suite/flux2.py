@@ -61,7 +61,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
     "flux2-edit": EDIT,
     "flux2-dev": replace(
         EDIT,
-        place=23,
+        place=25,
         make=dev(transformer={**HEADS, "num_single_layers": 2}),
         least=dev(transformer={"num_layers": 1, "num_single_layers": 1}),
         least_request={**LEAST, "max_sequence_length": 60},

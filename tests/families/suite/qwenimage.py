@@ -119,7 +119,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
     "qwenimage": PLAIN,
     "qwenimage-controlnet": replace(
         PLAIN,
-        place=23,
+        place=24,
         make=_with_controls(PLAIN.make),
         least=_with_controls(PLAIN.least),
         request={**PLAIN.request, **BOTH},
