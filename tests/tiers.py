@@ -102,6 +102,7 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
     "models/zimage/test_single_file.py": {
         "test_transformer_file_uses_its_base_for_other_parts": 1,
     },
+    "parity/test_schedulers.py": {"test_steps_from_noise_and_from_an_image": 100},
     "workers/loading/test_shared_models.py": {
         "test_equal_weights_are_shared_without_changing_images": 1,
     },

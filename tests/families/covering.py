@@ -26,6 +26,7 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_loading_and_evicting_adapters_change_no_bit": FLUX,
     "test_adapters.py::test_image_resumes_in_another_engine_from_its_snapshot": (),
     "test_adapters.py::test_banks_without_adapters_change_no_bit": FLUX,
+    "test_adapters.py::test_branch_with_an_adapter_has_it_from_its_first_step": FLUX,
     "test_adapters.py::test_fast_batching_differs_only_by_rounding": FLUX,
     "test_adapters.py::test_lokr_loha_and_dora_equal_merged_weights": FLUX,
     "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
@@ -50,6 +51,7 @@ MODELS: Mapping[str, Collection[str]] = {
 
 CASES: Mapping[str, int] = {
     "test_adapters.py::test_presets_and_images_combine_with_adapters[flux]": 2,
+    "test_auditions.py::test_branch_continues_its_draft_with_other_fields[flux]": 2,
     "test_prompt_weights.py::test_layout_encodes_like_one_device[sdxl]": 3,
 }
 """Number of a model's cases, where one is too few."""

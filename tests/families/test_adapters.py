@@ -39,6 +39,7 @@ from tests.families.suite.entry import T5
 from tests.families.test_batch_invariance import RowOutput, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
+from workers.engine.generation import ImageRequest
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import BatchLayout
 
@@ -342,6 +343,22 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
         assert_alike(result, RowOutput(pixels.tobytes(), latents(row.state)))
         always = await one(engine, asking(steps, scaled(lora, scales[0])))
     assert psnr_db(result, always) < SHOWS_DB, "the second scale does not show"
+
+
+async def test_branch_with_an_adapter_has_it_from_its_first_step(
+    models: Models, layout: Layout
+) -> None:
+    """An uninterrupted image whose adapter has no scale before that step is the same."""
+    model = models(EXACT)
+    lora, fields = model.loras["part 0"], {**model.fields, "num_inference_steps": 4}
+    with model.engine(PAGES, layout) as engine:
+        draft = await engine.draft(ImageRequest(fields, images(engine)), 2)
+        snapshot = await engine.take_snapshot(draft.row)
+        branch = await one(engine, asking(fields, scaled(lora, 0.8)), snapshot)
+        later = asking(fields, by_steps(lora, (0, 0.5, 0.0), (0.5, 1, 0.8)))
+        assert_alike(branch, await one(engine, later))
+        always = await one(engine, asking(fields, scaled(lora, 0.8)))
+    assert psnr_db(branch, always) < SHOWS_DB, "the draft has the adapter too"
 
 
 async def test_fast_batching_differs_only_by_rounding(models: Models, layout: Layout) -> None:

@@ -104,10 +104,23 @@ async def test_draft_finishes_with_the_same_bytes(family: str, engine: Engine) -
     assert finished.claim_seconds < finished.device_seconds
 
 
+def branches(family: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return fields of a draft and of its branch, by what differs."""
+    guided = EVERY[family].guided
+    stronger = {name: 2 * value for name, value in guided.items() if isinstance(value, float)}
+    return {
+        "prompt": ({"prompt": "a cat"}, {"prompt": "red stars"}),
+        "guidance": ({**guided}, {**guided, **stronger}),
+    }
+
+
+@pytest.mark.parametrize("difference", ["prompt", "guidance"])
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
-async def test_a_branch_has_a_draft_of_another_prompt(family: str, engine: Engine) -> None:
+async def test_branch_continues_its_draft_with_other_fields(
+    family: str, engine: Engine, difference: str
+) -> None:
     images = EVERY[family].images
-    before, after = (fields_of(family, engine, prompt=text) for text in ("a cat", "red stars"))
+    before, after = (fields_of(family, engine, **fields) for fields in branches(family)[difference])
     draft = await engine.draft(ImageRequest(before, images), STOP)
     snapshot = await engine.take_snapshot(draft.row)
     branch = (await engine.generate(after, images, begin=snapshot)).pixels

@@ -374,14 +374,26 @@ def test_options_together(name: str) -> None:
     check_all(together(name, 80))
 
 
-@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - FIRST))
+METHODS: Mapping[str, Sequence[dict[str, Any]]] = {
+    "DPMSolverMultistepScheduler": (
+        {"solver_order": 3, "algorithm_type": "dpmsolver++"},
+        {"algorithm_type": "sde-dpmsolver++"},
+        {"algorithm_type": "sde-dpmsolver", **LOWEST},
+    ),
+    "UniPCMultistepScheduler": ({"solver_order": 3}, {"solver_type": "bh1", **LOWEST}),
+}
+"""Methods of a scheduler besides its default."""
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_steps_from_noise_and_from_an_image(name: str) -> None:
-    """Cases of the gate for schedulers whose options are varied every night."""
+    """Cases of the gate for every scheduler; its options are varied every night."""
     respaced = {"use_karras_sigmas": True} if "use_karras_sigmas" in OPTIONS[name] else {}
     eta = 0.3 if name in WITH_ETA else None
     cases = [
         Case(name, base(name), 4, eta=eta),
         Case(name, base(name) | respaced, 20, 0.6),
+        *(Case(name, base(name) | method, 7) for method in METHODS.get(name, ())),
     ]
     check_all(iter(cases))
 
