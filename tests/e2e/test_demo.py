@@ -64,7 +64,7 @@ def test_every_example_works(demo: Demo, tmp_path: Path) -> None:
         elif drafts:
             assert len(list((tmp_path / drafts[1]).glob("*.png"))) == 4
         else:
-            assert re.search("succeeded|queued|paused", printed), f"{code}\n{printed}"
+            assert re.search("succeeded|queued|paused|accepted", printed), f"{code}\n{printed}"
     assert pages == set(PAGES)
 
 

@@ -134,7 +134,7 @@ async def test_broken_forms(http: httpx.AsyncClient, pool: StandIn) -> None:
             {"image_size": {"width": "x"}},
             {"image_size.width", "image_size.height"},
         ),
-        (f"/fal/run/{MODEL}", {"scheduler": []}, {"scheduler"}),
+        (f"/fal/run/{MODEL}", {"scheduler": [7]}, {"scheduler"}),
         (f"/fal/run/{MODEL}", {"loras": [7]}, {"loras.0"}),
         (f"/fal/run/{MODEL}", {"loras": [{"path": 7}]}, {"loras.0.path"}),
         ("/v1/predictions", {"version": MODEL, "input": {"scheduler": 7}}, {"input.scheduler"}),

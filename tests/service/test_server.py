@@ -33,6 +33,8 @@ from tests.service.standin import MODEL, SPEC, StandIn
 
 CAT = {"prompt": "a cat", "model": MODEL}
 GRACE_S = 30.0
+PATIENCE_S = 300.0
+"""Timeout of requests: a new server first shares busy cores."""
 """Far longer than a clean exit takes."""
 
 
@@ -73,7 +75,7 @@ async def test_sigterm_ends_streams_and_waits_and_exits(
     await queue.register("cold", SPEC, ready=False)
     async with (
         process(redis_url, tmp_path) as (server, address),
-        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
     ):
         job_id = (await http.post("/v1/generate", json=CAT)).json()["id"]
         async with http.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
@@ -120,7 +122,7 @@ def test_large_buffers_are_mapped_after_larger_ones_were_freed() -> None:
 async def test_server_returns_an_image(redis_url: str, pool: StandIn, tmp_path: Path) -> None:
     async with (
         process(redis_url, tmp_path) as (_, address),
-        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
     ):
         answer = await http.post("/v1/generate", json=CAT, headers={"Accept": "image/png"})
     assert answer.status_code == 200 and answer.content.startswith(b"\x89PNG")
@@ -135,7 +137,7 @@ async def test_server_waits_for_an_unavailable_redis(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/redis/redis.sock"
     async with (
         process(url, tmp_path) as (server, address),
-        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
     ):
         assert (await http.get("/healthz")).status_code == 200
         assert await says(503, "Redis cannot be reached")
@@ -150,7 +152,7 @@ async def test_server_waits_for_an_unavailable_redis(tmp_path: Path) -> None:
 
 async def test_server_exits_if_redis_is_unsuitable(tmp_path: Path) -> None:
     async with process(f"unix://{tmp_path}/redis/redis.sock", tmp_path, "0.0.0.0") as (server, url):
-        async with httpx.AsyncClient(timeout=GRACE_S, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
         with embedded(tmp_path):
             _, errors = await server.communicate()
@@ -172,7 +174,7 @@ async def test_public_address_requires_an_existing_key(
     await keys.close()
     async with (
         process(redis_url, tmp_path, "0.0.0.0") as (_, address),
-        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
     ):
         assert (await http.get("/v1/models")).status_code == 401
         answer = await http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
@@ -187,7 +189,7 @@ async def test_public_address_without_keys_if_configured(
     variables = {"ATELIER_SERVER__KEYS": "false"}
     async with (
         process(redis_url, tmp_path, "0.0.0.0", **variables) as (_, address),
-        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http,
     ):
         assert (await http.get("/v1/models")).status_code == 200
 

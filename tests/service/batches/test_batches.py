@@ -461,8 +461,8 @@ async def images_of(client: AsyncOpenAI, *lines: dict[str, Any]) -> Batch:
     [
         ({"size": "65x65"}, "size", "the nearest is 64x64"),
         ({"n": 5}, "n", "4 at most"),
-        ({"size": "64x64", "width": 64}, "width", "is also given as size"),
-        ({"output_format": "png", "output": {"format": "png"}}, "output.format", "output_format"),
+        ({"size": "64x64", "width": 32}, "width", "is also given as size"),
+        ({"output_format": "png", "output": {"format": "webp"}}, "output.format", "output_format"),
     ],
 )
 async def test_invalid_image_line_has_the_endpoint_error(

@@ -189,7 +189,7 @@ async def test_variation_uses_only_the_image(client: AsyncOpenAI, pool: StandIn)
         ({"background": "transparent"}, "background", "transparent"),
         ({"quality": "best"}, "quality", "available: exact"),
         ({"output_format": "gif"}, "output_format", "'png', 'jpeg' or 'webp'"),
-        ({"num_images": 2, "n": 2}, "num_images", "also given as n"),
+        ({"num_images": 2, "n": 3}, "num_images", "also given as n"),
         ({"steps": 3}, "steps", "num_inference_steps"),
         ({"scheduler": {"name": "ddim"}}, "scheduler", "does not support"),
         ({"metadata": 3, "user": "ada"}, "metadata", "object"),

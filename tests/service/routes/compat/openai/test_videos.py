@@ -197,7 +197,7 @@ async def test_a_canceled_job_is_a_failed_video(
         ({"size": "100x100"}, "size", "the nearest is 96x96"),
         ({"seconds": 60}, "seconds", "60 s are 481 frames: must be 17 at most"),
         ({"seconds": "long"}, "seconds", "number"),
-        ({"seconds": 1, "num_frames": 9}, "num_frames", "also given as seconds"),
+        ({"seconds": 1, "num_frames": 17}, "num_frames", "also given as seconds"),
         ({"num_images": 2}, "num_images", "one video"),
         (
             {"input_reference": {"file_id": "f"}},
