@@ -33,9 +33,9 @@ from tests.service.standin import MODEL, SPEC, StandIn
 
 CAT = {"prompt": "a cat", "model": MODEL}
 GRACE_S = 30.0
-PATIENCE_S = 300.0
-"""Timeout of requests: a new server first shares busy cores."""
 """Far longer than a clean exit takes."""
+PATIENCE_S = 300.0
+"""Timeout of requests, since a new server shares busy cores."""
 
 
 @asynccontextmanager
