@@ -57,7 +57,6 @@ CASES: Mapping[str, int] = {
     "models/weights/test_quantize.py": 2,
     "parallel": 1,
     "parity": 1,
-    "workers/building/test_command.py": 3,
     "workers/multihost/test_generation.py": 100,
     "workers/multihost": 1,
     "workers/plan": 2,
