@@ -57,6 +57,7 @@ CASES: Mapping[str, int] = {
     "models/weights/test_quantize.py": 2,
     "parallel": 1,
     "parity": 1,
+    "workers/multihost/test_agree.py": 100,
     "workers/multihost/test_generation.py": 100,
     "workers/multihost": 1,
     "workers/plan": 2,
