@@ -19,7 +19,7 @@ from tests.models.ltx.test_names import authors as ltx_authors
 from tests.models.sdxl.original_writer import unet as sdxl_unet
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.models.wan.test_single_file import authors as wan_authors
-from tests.models.zimage.test_single_file import comfys
+from tests.models.zimage.original_writer import transformer as comfys
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_ltx_pipeline import make_ltx
 from tests.parity.tiny_qwenimage import make_qwenimage

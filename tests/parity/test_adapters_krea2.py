@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from diffusers import Krea2Pipeline
 
-from tests.models.krea2.test_single_file import BLOCK_NAMES, NAMES
+from tests.models.krea2.original_writer import BLOCK_NAMES, NAMES
 from tests.parity.adapter_files import kohya, peft
 from tests.parity.adapter_forms import Form, TrainedAdapter, dotted
 from tests.parity.tiny_krea2 import make_krea2

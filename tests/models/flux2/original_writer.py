@@ -81,3 +81,23 @@ def vae(folder: Path) -> Tensors:
         else key: tensor
         for key, tensor in original_writer.vae(folder).items()
     }
+
+
+LANGUAGE_MODEL = "language_model.model."
+OTHER_KEYS = ("vision_tower.", "multi_modal_projector.", "language_model.lm_head.")
+"""Beginnings of keys of a Mistral Small 3."""
+
+
+def all_in_one(folder: Path, autoencoder: Tensors, encoder: str = "qwen3_4b") -> Tensors:
+    """Return the arrays of ComfyUI's complete checkpoints."""
+    text = load_file(folder / "text_encoder/model.safetensors")
+    of_transformer = transformer(folder / "transformer")
+    return {
+        **{f"model.diffusion_model.{key}": t for key, t in of_transformer.items()},
+        **{
+            f"text_encoders.{encoder}.transformer.model.{key.removeprefix(LANGUAGE_MODEL)}": t
+            for key, t in text.items()
+            if not key.startswith(OTHER_KEYS)
+        },
+        **{f"vae.{key}": t for key, t in autoencoder.items()},
+    }

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import CheckpointError
-from tests.models.qwenimage.test_single_file import transformer
+from tests.models.qwenimage.original_writer import transformer
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.parity.tiny_qwenimage import make_edit
 

@@ -166,22 +166,22 @@ def write_odd_ones(root: Path) -> None:
     (root / "pooled" / "config.json").write_text(changed)
 
 
-def test_union_is_loaded_once_for_all_its_names(root: Path) -> None:
-    modes = {mode: ControlSource(str(root / "union"), mode) for mode in ("canny", "depth", "7")}
-    pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
-    assert len(pipeline.weights.controls) == 2
-    mode_by_name = {name: kind.mode for name, kind in pipeline.spec.controls.items()}
-    assert mode_by_name == {"canny": "canny", "depth": "depth", "7": "7", "edges": None}
-
-
-def test_a_union_by_two_paths_is_two(root: Path, tmp_path: Path) -> None:
+def test_a_union_is_loaded_once_for_all_names_of_a_path(root: Path, tmp_path: Path) -> None:
     """Images of one path share a run. Images of a plain ControlNet never do."""
     (tmp_path / "link").symlink_to(root / "union")
     folders = {"canny": root / "union", "depth": root / "union", "7": tmp_path / "link"}
     modes = {mode: ControlSource(str(path), mode) for mode, path in folders.items()}
     pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
-    union_by_name = {name: kind.union for name, kind in pipeline.spec.controls.items()}
-    assert union_by_name == {"canny": 1, "depth": 1, "7": 2, "edges": None}
+    assert len(pipeline.weights.controls) == 3
+    modes_and_unions = {
+        name: (kind.mode, kind.union) for name, kind in pipeline.spec.controls.items()
+    }
+    assert modes_and_unions == {
+        "canny": ("canny", 1),
+        "depth": ("depth", 1),
+        "7": ("7", 2),
+        "edges": (None, None),
+    }
 
 
 def test_single_file_from_a_hub_repository(
@@ -206,14 +206,6 @@ def test_single_file_from_a_hub_repository(
         fingerprints.add(spec.fingerprint)
         assert spec.controls["canny"].mode == "canny"
     assert len(fingerprints) == 2
-
-
-def test_the_fingerprint_is_of_the_controlnets_too(root: Path) -> None:
-    plain, edges, small = (
-        loaded(root, {name: ControlSource(str(root / name)) for name in names}, reader=SHAPES)
-        for names in ((), ("edges",), ("small",))
-    )
-    assert len({pipeline.spec.fingerprint for pipeline in (plain, edges, small)}) == 3
 
 
 def test_a_family_without_controls_refuses_them(root: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_the_video(vae: VideoAutoencoder) -> None:
         assert memory is not None
         return int(memory.temp_size_in_bytes)
 
-    sizes = [working_bytes(VideoAutoencoder.decode, frames) for frames in (5, 9, 21)]
+    sizes = [working_bytes(VideoAutoencoder.decode, frames) for frames in (5, 21)]
     one_frame = 32 * 32 * 3 * 4
     assert max(sizes) - min(sizes) <= one_frame
     assert working_bytes(VideoAutoencoder.decode_whole, 21) > 8 * max(sizes)

@@ -17,6 +17,8 @@ from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
+from service.http.lora_check_process import OpenFile, inspect_file
+from service.http.lora_checks import ModelLayers
 from service.http.upload_slots import GRACE_S
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
@@ -322,6 +324,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
+def test_file_without_an_adapter_has_a_reason(kind: str, tmp_path: Path) -> None:
+    data, message = HOSTILE[kind]
+    file = OpenFile(tmp_path / "a")
+    file.write_bytes(data)
+    layers = ModelLayers(TAKING.lora_layers, {}).to_json().decode()
+    outcome = inspect_file(file, layers, None, 64)
+    assert outcome["field"] == "file" and message in outcome["error"]
+
+
+@pytest.mark.parametrize("kind", ["cut off", "not finite"])
 async def test_file_without_an_adapter_is_rejected_and_deleted(
     acme: httpx.AsyncClient, settings: Settings, kind: str
 ) -> None:

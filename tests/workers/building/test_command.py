@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import atelier
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
+from service.settings.section import ConfigError
 from tests import coarse
 from tests.service.jobs import object_stores
 from tests.test_arrows import ROOT
@@ -24,6 +26,8 @@ from tests.workers.jobs import ended, pixels
 from tests.workers.pool.test_process import toml
 from tests.workers.pool.test_several import put, queue_has
 from tests.workers.pool_process import MAIN, PoolProcess
+from workers.building.target import Target
+from workers.slice.topology import PlanError
 
 MODELS = ("flux", "tuned")
 NEVER = """
@@ -139,68 +143,53 @@ async def test_prebuilt_programs_give_the_same_image(
     assert np.ptp(fetched[0].astype(int) - fetched[1]) > 10, "each has weights of its own"
 
 
+SEVERAL_HOSTS = "hosts = {count = 2}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--model", "sdxl", "--topology", "cpu:1"), 2, "no such model; they have flux, tuned"),
-        (("--model", "flux", "--topology", "v9:2"), 2, "topology 'v9:2' is not known; there are"),
-        (
-            ("--model", "flux", "--topology", "h100:8"),
-            2,
-            "programs for GPUs are compiled on their machine",
-        ),
-        (("--model", "flux", "--topology", "cpu:0"), 2, "topology 'cpu:0' is not known"),
-        (
-            ("--model", "flux", "--topology", "cpu:2", "--devices", "1-2"),
-            78,
-            "--devices 1-2: this machine has 2 devices",
-        ),
-        (("--model", "flux", "--topology", "v6e:2x2", "--devices", "0-1"), 2, "requires cpu:N"),
-        (("--model", "flux", "--topology", "v6e:4x4"), 2, "a host has at most 8 chips"),
-        (("--model", "flux", "--pool", "other", "--topology", "cpu:1"), 2, "no such pool serves"),
-        (("--model", "flux", "--topology", "cpu:1", "--out", "ftp://x"), 78, "executables: cannot"),
+        (("--model", "sdxl"), 2, "no such model; they have flux, tuned"),
+        (("--topology", "v9:2"), 2, "topology 'v9:2' is not known; there are"),
+        (("--topology", "h100:8"), 2, "programs for GPUs are compiled on their machine"),
+        (("--topology", "cpu:0"), 2, "topology 'cpu:0' is not known"),
+        (("--topology", "v6e:2x2", "--devices", "0-1"), 2, "requires cpu:N"),
+        (("--pool", "other"), 2, "no such pool serves"),
+        (("--out", ""), 2, "--out URL, or `executables` in the settings"),
+        (("--out", "ftp://x"), 78, "executables: cannot"),
+        (("--out", "s3://missing/x"), 78, "the folder or bucket does not exist; create it, or"),
+        ((SEVERAL_HOSTS,), 78, "pools.flux.hosts: executables are built for slices on one host"),
     ],
     ids=str,
 )
 def test_invalid_arguments_name_the_fix(
-    arguments: tuple[str, ...], code: int, message: str, folders: dict[str, Path], tmp_path: Path
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = written(tmp_path / "site", "redis://nowhere", folders)
-    out = () if "--out" in arguments else ("--out", str(tmp_path / "made"))
-    result = compiled(config, *arguments, *out)
-    assert (result.returncode, result.stdout) == (code, ""), result.stderr
-    assert message in result.stderr
-
-
-def test_missing_output_url_is_reported(folders: dict[str, Path], tmp_path: Path) -> None:
-    config = written(tmp_path / "site", "redis://nowhere", folders)
-    result = compiled(config, "--model", "flux", "--topology", "cpu:1")
-    assert result.returncode == 2
-    assert "--out URL, or `executables` in the settings" in result.stderr
-
-
-def test_missing_bucket_fails_before_the_build(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = written(tmp_path / "site", "redis://nowhere", folders)
-    arguments = ("--model", "flux", "--topology", "cpu:1", "--out", "s3://missing/executables")
+    """These errors precede reading checkpoints and configuring JAX, so this process finds them."""
+    config = written(tmp_path / "site", "redis://nowhere", dict.fromkeys(MODELS, tmp_path))
+    monkeypatch.setenv("ATELIER_CONFIG", str(config))  # as the option, which would outlive the test
+    if SEVERAL_HOSTS in arguments:
+        config.write_text(config.read_text().replace('also = ["tuned"]', SEVERAL_HOSTS))
+        arguments = ()
+    out = str(tmp_path / "made")
+    defaults = ("--model", "flux", "--topology", "cpu:1", "--out", out)
     with object_stores.serving() as server:
         object_stores.use_s3(monkeypatch, server)
-        result = compiled(config, *arguments)
-    assert (result.returncode, result.stdout) == (78, ""), result.stderr
-    assert "the folder or bucket does not exist; create it, or correct executables" in result.stderr
-    assert "built" not in result.stderr
+        assert atelier.main(["compile", *defaults, *arguments]) == code
+    printed = capsys.readouterr()
+    assert message in printed.err and not printed.out
 
 
-def test_a_slice_of_several_hosts_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    config = written(tmp_path / "site", "redis://nowhere", folders)
-    text = config.read_text().replace('also = ["tuned"]', "hosts = {count = 2}")
-    config.write_text(text)
-    result = compiled(
-        config, "--model", "flux", "--topology", "cpu:1", "--out", str(tmp_path / "made")
-    )
-    assert result.returncode == 78
-    assert "pools.flux.hosts: executables are built for slices on one host" in result.stderr
+def test_more_devices_than_there_are_are_refused() -> None:
+    with pytest.raises(PlanError, match="a host has at most 8 chips"):
+        Target.parse("v6e:4x4").devices()
+    with pytest.raises(ConfigError, match="--devices 7-8: this machine has 8 devices"):
+        Target.parse("cpu:9", range(7, 9)).devices()
 
 
 @pytest.mark.timeout(900)

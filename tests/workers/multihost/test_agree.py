@@ -49,6 +49,7 @@ def sources(tmp_path: Path) -> dict[str, str]:
         ({}, {"swap_experts": True}, "models.swap_experts"),
         ({"precision": "highest"}, {}, "pools.precision is highest here and default in the first"),
         ({"mesh": {"ici": {"cfg": 2}}}, {}, "pools.mesh"),
+        ({}, {"source": "others"}, r"^fingerprint of the weights is \w+ here and \w+ in"),
     ],
 )
 def test_a_process_with_other_settings_refuses_before_it_loads(
@@ -60,18 +61,9 @@ def test_a_process_with_other_settings_refuses_before_it_loads(
 ) -> None:
     followers, link = slice
     agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
-    other = ModelSettings(source=sources["here"], **model)
+    other = ModelSettings(**{**model, "source": sources[model.get("source", "here")]})
     with pytest.raises(ConfigError, match=message):
         agree(link, settings_of(PoolSettings(model="m", **pool), other))
-
-
-def test_a_process_with_other_weights_refuses_before_it_loads(
-    slice: tuple[Followers, LeaderLink], sources: dict[str, str]
-) -> None:
-    followers, link = slice
-    agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
-    with pytest.raises(ConfigError, match=r"^fingerprint of the weights is \w+ here and \w+ in"):
-        agree(link, settings_of(POOL, ModelSettings(source=sources["others"])))
 
 
 @pytest.mark.parametrize(

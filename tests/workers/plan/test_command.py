@@ -174,12 +174,5 @@ def test_plan_offloads_like_a_pool(
 ) -> None:
     options = ["--model", model, "--topology", "v6e:1x1", "--reckon", *arguments]
     code, out, _ = run(capsys, *options)
-    assert message in out and (code == 0) == ("does not fit" not in out)
-
-
-def test_plan_that_does_not_fit_ends_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of eight chips of 16 GB would hold all of Wan 2.2's experts."""
-    arguments = ["--model", "wan2.2-a14b", "--topology", "v5e:2x4", "--mesh", "data=8"]
-    code, out, _ = run(capsys, *arguments, "--reckon", "--num-frames", 81)
-    assert code == atelier.EXIT_FAILED
-    assert "does not fit 15.75 GiB a device:" in out and "too much" in out
+    assert message in out and ("too much" in out) == ("does not fit" in out)
+    assert code == (atelier.EXIT_FAILED if "does not fit" in out else 0)

@@ -93,6 +93,7 @@ def settings_with(folder: Path, **loras: LoraSettings) -> Settings:
 async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_end_jobs(
     fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
 ) -> None:
+    """The store has lost a file that the worker's last start fetched, which is still used."""
     ink_file = adapter(tmp_path / "own.safetensors", 1)
     tenant_file = adapter(tmp_path / "theirs.safetensors", 2, rank=20)
     gone = adapter(tmp_path / "gone.safetensors", 3)
@@ -108,6 +109,9 @@ async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_e
     )
     loras = requested("ink", ink_file), requested("theirs", tenant_file, 20)
     await store.put(lora_key("acme", loras[1].digest), tenant_file.read_bytes(), "x/y")
+    cached = requested("cached", adapter(cached_file := tmp_path / "cached.safetensors", 5))
+    (settings.state_dir / "loras").mkdir(parents=True, mode=0o700)
+    cached_file.rename(settings.state_dir / "loras" / cached.digest)
     bad = requested("damaged", damaged)
     await store.put(lora_key("acme", bad.digest), damaged.read_bytes()[:-4] + b"1234", "x/y")
     async with pool(fresh, layout, queue, store, settings):
@@ -123,6 +127,7 @@ async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_e
             job(fresh, loras[1]),
             job(fresh, *loras),
             job(fresh, loras[0]),
+            job(fresh, cached),
             job(fresh, requested("gone", gone)),
             job(fresh, bad),
         ]
@@ -130,30 +135,14 @@ async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_e
             await queue.put(item)
         *succeeded, missing, wrong = [await ended(queue, item) for item in jobs]
     images = [(await pixels(store, item))[0].astype(int) for item in succeeded]
-    plain, ink_alone, theirs_alone, both, again = images
-    for item in (ink_alone, theirs_alone, both):
+    plain, ink_alone, theirs_alone, both, again, of_cached = images
+    for item in (ink_alone, theirs_alone, both, of_cached):
         assert np.abs(item - plain).mean() > 1, "the adapter shows"
     assert np.abs(ink_alone - both).mean() > 1 and np.abs(theirs_alone - both).mean() > 1
     assert (ink_alone == again).all()
     for item, reason in ((missing, "was deleted before"), (wrong, "is damaged")):
         assert item.state is JobState.FAILED and item.error is not None
         assert item.error.code == "lora_gone" and reason in item.error.message
-
-
-async def test_cached_adapter_file_is_used_after_the_store_lost_it(
-    fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
-) -> None:
-    """The next start of a worker uses the file that the last one fetched."""
-    tenant_file = adapter(tmp_path / "theirs.safetensors", 2)
-    lora = requested("theirs", tenant_file)
-    folder = tmp_path / "state"
-    (folder / "loras").mkdir(parents=True, mode=0o700)
-    (folder / "loras" / lora.digest).write_bytes(tenant_file.read_bytes())
-    async with pool(fresh, layout, queue, store, settings_with(folder)):
-        submitted = job(fresh, lora)
-        await queue.put(submitted)
-        finished = await ended(queue, submitted)
-    assert finished.state is JobState.SUCCEEDED, finished.error
 
 
 def test_a_digest_is_sha_256(tmp_path: Path) -> None:

@@ -65,10 +65,11 @@ async def calls(redis: Redis) -> int:
     return int((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
 
 
+@pytest.mark.parametrize("stage", [None, "storing"])
 async def test_reported_step_is_not_repeated(
-    queue: Queue, claim: Claim, empty_redis: Redis
+    queue: Queue, claim: Claim, empty_redis: Redis, stage: str | None
 ) -> None:
-    """The end of a job must not wait for another report, which takes a round trip."""
+    """The end of a job contains more, and must not wait for another report, a round trip."""
 
     async def is_told() -> bool:
         return (await queue.get(claim.job.id)).step == STEPS
@@ -77,22 +78,8 @@ async def test_reported_step_is_not_repeated(
         progress.step(0, row_after(STEPS))
         await until(is_told, 10)
         before = await calls(empty_redis)
-    assert await calls(empty_redis) == before
-
-
-async def test_stage_is_not_reported_at_the_end(
-    queue: Queue, claim: Claim, empty_redis: Redis
-) -> None:
-    """The job's end contains more, and would wait for the stage's report."""
-
-    async def is_told() -> bool:
-        return (await queue.get(claim.job.id)).step == STEPS
-
-    async with telling(queue, claim) as progress:
-        progress.step(0, row_after(STEPS))
-        await until(is_told, 10)
-        before = await calls(empty_redis)
-        progress.stage(0, "storing")
+        if stage:
+            progress.stage(0, stage)
     assert await calls(empty_redis) == before
 
 

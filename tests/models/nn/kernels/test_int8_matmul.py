@@ -53,8 +53,7 @@ def normal(seed: int, *shape: int) -> jax.Array:
     return jnp.asarray(rng.normal(size=shape) * np.exp(rng.normal(size=(shape[0], 1))), jnp.float32)
 
 
-@pytest.mark.parametrize("widths", [(256,), (128, 384)])
-@pytest.mark.parametrize("tokens", [8, 300])
+@pytest.mark.parametrize(("tokens", "widths"), [(8, (256,)), (300, (128, 384))])
 def test_rows_are_rounded_as_by_qwix(tokens: int, widths: Sequence[int]) -> None:
     """The last block of 300 tokens is partial. Parts of a row share one scale."""
     parts = [normal(width, tokens, width) for width in widths]
@@ -70,9 +69,9 @@ def test_rows_are_rounded_as_by_qwix(tokens: int, widths: Sequence[int]) -> None
     assert (output.max() == 127 and output.min() == -128) or tokens == 8
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("tokens", "widths", "outputs"), [(300, (256,), 640), (8, (128, 256), 128)]
+    ("tokens", "widths", "outputs", "dtype"),
+    [(300, (256,), 640, "float32"), (8, (128, 256), 128, "bfloat16")],
 )
 def test_sums_are_qwixs_to_the_bit(
     tokens: int, widths: Sequence[int], outputs: int, dtype: str
@@ -101,8 +100,10 @@ def test_upright_heads_are_rounded_as_rows() -> None:
     )
 
 
-@pytest.mark.parametrize(("heads", "tokens_last"), [(0, False), (3, False), (3, True)])
-@pytest.mark.parametrize("activation", [None, tanh_gelu])
+@pytest.mark.parametrize(
+    ("heads", "tokens_last", "activation"),
+    [(0, False, tanh_gelu), (3, False, None), (3, True, tanh_gelu)],
+)
 def test_output_is_scaled_and_activated(activation: Any, heads: int, tokens_last: bool) -> None:
     x, kernel = normal(0, 72, 256), normal(1, 256, 384)
     values, columns = rounded(kernel, jnp.int8)

@@ -25,7 +25,7 @@ from tests.service.jobs.strategies import TENANTS
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPTS = {path.stem: path.read_text() for path in Path(composition.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
-HISTORIES = int(os.environ.get("LIVES", 50))
+HISTORIES = int(os.environ.get("LIVES", 25))
 SEEDS = 20
 """Maximum number of further searches until every transition that does not depend on time has
 occurred. Histories depend on the order in which Redis and the test get the processor."""
