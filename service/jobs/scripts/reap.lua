@@ -1,5 +1,5 @@
 -- Reclaims lapsed leases: running → queued, or running → failed for good. Expires jobs past their
--- deadline, and removes jobs past their retention: ended → nothing. Also removes models that no
+-- deadline, and removes jobs past their retention: ended → nothing. Also removes expired drafts of paused jobs, models that no
 -- worker has served for long, workers without a heartbeat, and files of jobs that were never put.
 --
 -- A lapsed lease indicates a crash only if its worker could reach Redis. It could not while the
@@ -11,7 +11,7 @@
 --        deposit_s (how long files wait for their job to be put), max_deaths (of its workers until
 --        a job is failed), retention_s, model_retention_s
 -- texts: poisonous (error of a job that crashed too many workers, JSON)
--- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
+-- Keys:  trash  drafts  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
 --        tags:model  call:call  forget's and common's
 -- Gives: {1 if more is due, store keys to delete, notes (see life.lua)}
 -- Sent twice: a store key is returned until a later call names it in `deleted`. The notes of the
@@ -68,6 +68,7 @@ end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
+for _, id in ipairs(due('drafts', now)) do expire_drafts(id) end
 
 local function is_put(id)
   return redis.call('EXISTS', key('job', id)) == 1
