@@ -168,7 +168,9 @@ class Backend(Protocol):
     ) -> Draft:
         """Generate an image's first `stop_at` steps only."""
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Return the step at which an image continues a draft of another number of steps."""
 
     async def preview(self, row: Any) -> np.ndarray | None:

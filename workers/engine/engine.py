@@ -123,9 +123,11 @@ class Engine:
         """Generate an image's first `stop_at` steps only. Raises: as `generate`."""
         return await Generation(self._machinery, request, observer).draft(stop_at)
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Return the step at which an image continues a draft. Raises: as `Generation.position`."""
-        return await Generation(self._machinery, request, UNOBSERVED).position(drafted, done)
+        return await Generation(self._machinery, request, observer).position(drafted, done)
 
     async def preview(self, row: Row) -> np.ndarray:
         """Return a preview of an unfinished row: uint8 [h, w, 3]; for a video [frames, h, w, 3]."""

@@ -291,7 +291,9 @@ class UncompiledBackend:
         """Raise GenerationFailed: admission refuses such requests."""
         raise UNSUPPORTED
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Raise GenerationFailed: admission refuses such requests."""
         raise UNSUPPORTED
 
