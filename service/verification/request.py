@@ -61,7 +61,7 @@ async def replay_request(
         "reuse": False,
         "metadata": {"verifies": sha256},
     }
-    if body.stop_at_step:  # nobody continues its drafts
+    if body.stop_at_step:  # its drafts are never continued
         update["draft_ttl_s"] = min(1.0, front.settings.queue.max_draft_ttl_s)
     return ReplayRequest(body.model_copy(update=_without_private_fields() | update), spec)
 

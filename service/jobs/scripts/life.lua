@@ -71,18 +71,6 @@ local function drop_snapshots(id, state)
   redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
 end
 
--- Deletes the drafts of a paused job, whose previews remain.
-local function expire_drafts(id)
-  local before, tenant = fields(id, 'snapshots', 'tenant')
-  redis.call('ZREM', key('drafts'), id)
-  if not before then return end -- deleted, maybe by an earlier version
-  local bytes = 0
-  for _, draft in ipairs(cjson.decode(before)) do bytes = bytes + (draft.bytes or 0) end
-  keep_less(id, tenant, bytes)
-  redis.call('HDEL', key('job', id), 'snapshots')
-  redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
-end
-
 -- Schedules the webhook of an ended job, if it has one.
 local function announce(id, tenant)
   if not fields(id, 'webhook') then return end

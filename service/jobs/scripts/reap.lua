@@ -68,6 +68,19 @@ end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
+
+-- Deletes the drafts of a paused job, whose previews remain.
+local function expire_drafts(id)
+  local before, tenant = fields(id, 'snapshots', 'tenant')
+  redis.call('ZREM', key('drafts'), id)
+  if not before then return end -- deleted, maybe by an earlier version
+  local bytes = 0
+  for _, draft in ipairs(cjson.decode(before)) do bytes = bytes + (draft.bytes or 0) end
+  keep_less(id, tenant, bytes)
+  redis.call('HDEL', key('job', id), 'snapshots')
+  redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
+end
+
 for _, id in ipairs(due('drafts', now)) do expire_drafts(id) end
 
 local function is_put(id)
