@@ -1,6 +1,7 @@
 -- Reclaims lapsed leases: running → queued, or running → failed for good. Expires jobs past their
--- deadline, and removes jobs past their retention: ended → nothing. Also removes expired drafts of paused jobs, models that no
--- worker has served for long, workers without a heartbeat, and files of jobs that were never put.
+-- deadline, and removes jobs past their retention: ended → nothing. Also removes expired drafts of
+-- paused jobs, models that no worker has served for long, workers without a heartbeat, and files of
+-- jobs that were never put.
 --
 -- A lapsed lease indicates a crash only if its worker could reach Redis. It could not while the
 -- server was down or hung. Nor is it certain in a long gap without reaps. Live workers then get
