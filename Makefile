@@ -24,6 +24,9 @@ VALUES ?= $(wildcard deploy/k8s/values/*.yaml)
 # Random histories that `make lives` tries.
 LIVES ?= 3000
 
+# Files that `make verifications` verifies.
+VERIFICATIONS ?= 1000
+
 # What renders the Kubernetes overlays.
 KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
 # It pins a hundred packages that are nobody else's business.
@@ -69,7 +72,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 endif
 
 .PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards \
-  gpu gpu-pack locks lives chaos images-check clean
+  gpu gpu-pack locks lives verifications chaos images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
 
@@ -177,6 +180,9 @@ gpu-pack: $(RAN)-test ## build/gpu.tar.gz: the project and the wheels that such 
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
+
+verifications: $(RAN)-test ## outputs of the demo models verified under load (VERIFICATIONS=1000 files), minutes
+	VERIFICATIONS=$(VERIFICATIONS) $(BIN)/python -m pytest tests/e2e/test_verify.py -k many -rP $(ARGS)
 
 locks: $(INSTALLED) ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
 	$(BIN)/python -m tools.locks $(ARGS)

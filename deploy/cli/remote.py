@@ -83,7 +83,8 @@ def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
         return EXIT_FAILED
     save(job)
     if job["state"] == "paused":
-        say(f"drafts until {job['expires_at']}; atelier jobs continue {job['id']} --images N[,N…]")
+        end = job.get("drafts_expire_at") or job["expires_at"]  # absent in earlier versions
+        say(f"drafts until {end}; atelier jobs continue {job['id']} --images N[,N…]")
     return 0
 
 

@@ -22,6 +22,7 @@ SHORT = {
     "guidance_scale_2": "guidance-2",
     "mask_image": "mask",
     "deadline_s": "deadline",
+    "draft_ttl_s": "draft-ttl",
     "loras": "lora",
     "reference_images": "reference-image",
     "image_prompts": "image-prompt",

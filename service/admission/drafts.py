@@ -32,11 +32,20 @@ from service.schemas.request import ContinueRequest, GenerateRequest
 log = logging.getLogger("atelier")
 
 NOT_INHERITED_FIELDS = frozenset(
-    {"priority", "deadline_s", "webhook", "metadata", "num_images", STOP_AT_STEP}
+    {
+        *("priority", "deadline_s", "webhook", "metadata"),
+        *("num_images", STOP_AT_STEP, "draft_ttl_s"),
+    }
 )
 """Fields of an audition that a continuation does not inherit."""
 NON_IMAGE_FIELDS = NOT_INHERITED_FIELDS | {"output", "seed", "model"}
 """Fields that have no influence on an image's content."""
+
+EXPIRED = FieldWarning(
+    field="images",
+    message="the drafts have expired: the images are computed from their first step, and charged",
+)
+"""Warning of a continuation whose drafts are gone."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,13 @@ def continuation_job(job: Job, drafts: Drafts, spec: ModelSpec) -> Job:
         steps=audition.stop_at_step,
         seeds=None if new_seeds == seeds else seeds,
     )
-    is_branch = bool(drafted.fields or drafted.seeds)
+    is_branch, is_expired = bool(drafted.fields or drafted.seeds), not audition.snapshots
+    if is_branch and is_expired:
+        raise Conflict(
+            "the drafts have expired, and nothing is left to branch from: request a new audition,"
+            " or leave out the fields that change the images to compute them from the first step",
+            code="draft_expired",
+        )
     if is_branch and len(snapshots) < len(drafts.images):
         raise Conflict(
             "the drafts have no snapshots to branch from, because several hosts run this model;"
@@ -197,7 +212,11 @@ def continuation_job(job: Job, drafts: Drafts, spec: ModelSpec) -> Job:
             "step": sum(snapshot.step for snapshot in snapshots),
             "draft_steps": sum(snapshot.step for snapshot in snapshots) or None,
             "drafted": drafted if is_branch else None,
-            "warnings": [*job.warnings, *_branch_warnings(drafted, audition)],
+            "warnings": [
+                *job.warnings,
+                *_branch_warnings(drafted, audition),
+                *([EXPIRED] if is_expired else []),
+            ],
         }
     )
 

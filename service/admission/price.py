@@ -40,7 +40,7 @@ for noise at 720p and 2.3 for a flat 4K video, both scaled to 480p."""
 SCALED_S_PER_PIXEL = 1.5e-8
 """CPU time of scaling an image, per pixel of its file. Measured: 0.21 to 0.28 s to scale 16 million
 pixels to one million."""
-SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
+SERVICE_MEMBERS = {"priority", "deadline_s", "draft_ttl_s", "webhook"}
 """Request fields that only the service reads; the stored request includes them."""
 
 
@@ -64,6 +64,9 @@ async def price(
     Raises: Conflict: the job cannot continue from the drafts.
     """
     job = _job(resolved, caller, await front.tenants.of(caller.tenant))
+    if job.stop_at_step:
+        longest_s = front.settings.queue.max_draft_ttl_s
+        job = job.model_copy(update={"draft_ttl_s": resolved.parsed.body.draft_ttl_s or longest_s})
     if drafts is not None:
         job = continuation_job(job, drafts, resolved.spec)
     tail_s = 0.0 if job.stop_at_step else await _tail_s(front, job, resolved.spec)

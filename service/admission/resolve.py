@@ -66,6 +66,7 @@ async def resolve_request(
     spec = (await front.models.get(body.model, _point(caller, parsed))).spec
     offered = await front.loras.of(caller.tenant) if body.loras or spec.embedding_sizes else ()
     fields = await _resolved(front, parsed, body, spec, offered)
+    draft_warnings = _draft_warnings(front, body)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
     files = {path: image.file for path, image in images.items()}
@@ -74,9 +75,8 @@ async def resolve_request(
     _check_stored(images, await front.tenants.of(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = await _sized(front, parsed, files, spec, offered)
-    fields = replace(
-        fields, warnings=[*caller.warnings, *fields.warnings, *_transparency_warnings(files)]
-    )
+    warnings = [*fields.warnings, *draft_warnings, *_transparency_warnings(files)]
+    fields = replace(fields, warnings=[*caller.warnings, *warnings])
     return ResolvedRequest(parsed, spec, fields, images)
 
 
@@ -91,6 +91,18 @@ async def _resolved(
     work = partial(resolve, body, spec, front.settings.limits, parsed.media_types, offered)
     chars = sum(len(getattr(body, name) or "") for name in PROMPTS)
     return work() if chars <= SHORT_CHARS else await asyncio.to_thread(work)
+
+
+def _draft_warnings(front: FrontEnd, body: GenerateRequest) -> list[FieldWarning]:
+    """Check the lifetime of drafts; warn if there are none. Raises: Invalid: it is too long."""
+    longest_s = front.settings.queue.max_draft_ttl_s
+    if body.draft_ttl_s is None:
+        return []
+    if body.draft_ttl_s > longest_s:
+        raise Invalid([FieldError("draft_ttl_s", f"must be at most {longest_s:g} on this server")])
+    if body.stop_at_step is None:
+        return [FieldWarning(field="draft_ttl_s", message="has no effect without stop_at_step")]
+    return []
 
 
 def _point(caller: Caller, parsed: ParsedRequest) -> float:

@@ -136,6 +136,8 @@ class Finish(ClaimScript[float | None]):
     made: DeliveredOutputs
     is_paused: bool
     """True for an audition, whose snapshots are kept."""
+    draft_ttl_s: float | None
+    """Seconds for which they are kept; None: as long as the job."""
     outputs: str = field(metadata=TEXT)
     usage: str = field(metadata=TEXT)
     """Usage as JSON, with the seconds of this claim."""
@@ -245,6 +247,7 @@ class ClaimReports(QueueClient):
                 if is_paused
                 else DeliveredOutputs.of(claim.job.request, outputs),
                 is_paused=is_paused,
+                draft_ttl_s=claim.job.draft_ttl_s,
                 outputs=serialization.outputs_json(outputs),
                 usage=usage.model_dump_json(),
             )

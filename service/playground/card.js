@@ -225,7 +225,7 @@ export class Card {
   }
 
   #finish(choice) {
-    const { stop_at_step: _step, num_images: _count, ...body } = this.#body;
+    const { stop_at_step: _step, draft_ttl_s: _ttl, num_images: _count, ...body } = this.#body;
     this.#actions.submit(body, `/v1/jobs/${this.id}/continue`, choice);
   }
 }
@@ -236,7 +236,7 @@ function progressText(detail, step, steps) {
   return `compiling for this size${expectedS ? `, about ${Math.ceil(expectedS)} s` : ""}`;
 }
 
-function draftsText({ request, expires_at: end }) {
+function draftsText({ request, drafts_expire_at: end }) {
   const steps = `${request.stop_at_step} of ${request.num_inference_steps}`;
   const time = new Date(end).toLocaleString();
   return `Stopped at step ${steps}: choose what is finished, until ${time}.`;

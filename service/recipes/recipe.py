@@ -22,7 +22,9 @@ from models.spec.passes import denoising_steps
 from models.spec.request_images import without_images
 from models.spec.upscalers import upscaler_of
 
-PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images", "reuse"})
+PRIVATE = frozenset(
+    {"webhook", "metadata", "priority", "deadline_s", "draft_ttl_s", "num_images", "reuse"}
+)
 """Request fields excluded from recipes, because they concern the client. `num_images` is excluded
 because `seed` is the image's own."""
 PROMPTS = frozenset({"prompt", "negative_prompt", "prompt_2", "negative_prompt_2"})

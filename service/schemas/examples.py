@@ -40,6 +40,7 @@ JOB: Example = {
     "started_at": "2026-01-31T12:00:00.250Z",
     "finished_at": "2026-01-31T12:00:01.500Z",
     "expires_at": "2026-02-01T12:00:01.500Z",
+    "drafts_expire_at": None,
     "reuses": None,
     "continues": None,
     "progress": {"step": 4, "steps": 4},

@@ -122,6 +122,9 @@ class GenerateRequest(Body):
     then has a small preview per image instead of files, and `POST /v1/jobs/{id}/continue` finishes
     the chosen images. With two passes (hires fix, presets with smaller first steps) it counts steps
     of the first. Default: no pause."""
+    draft_ttl_s: Annotated[float, Field(ge=1)] | None = None
+    """Seconds that the drafts of a paused job are kept. Then `continue` computes their steps again.
+    Default: the server's maximum, a day unless its operator chose another."""
     seed: Seed | None = None
     """Random seed; the same seed gives the same image. Default: random, and returned."""
     max_sequence_length: Count | None = None
@@ -317,6 +320,7 @@ SERVICE_FIELDS = frozenset(
         "seed",
         "num_images",
         "stop_at_step",
+        "draft_ttl_s",
         "output",
         "reuse",
         "priority",

@@ -180,6 +180,7 @@ TITLES = {
     "clip_skip": "CLIP skip",
     "loras": "Adapters (LoRA)",
     "deadline_s": "Deadline in seconds",
+    "draft_ttl_s": "Lifetime of drafts in seconds",
     "eta": "Eta of DDIM",
     "fps": "Frames per second",
     "num_frames": "Frames",

@@ -139,13 +139,15 @@ class JobView(View):
     """Fingerprint of the checkpoint that serves it, which changes with weights or configs; null for
     a job accepted by an earlier version."""
     created_at: str
-    """Time of acceptance (RFC 3339, like the next three fields)."""
+    """Time of acceptance (RFC 3339, like the next four fields)."""
     started_at: str | None
     """Time at which a worker last started it; null before that."""
     finished_at: str | None
     """Time at which it ended; null before that."""
     expires_at: str | None
-    """Time at which it is deleted with its files and drafts; null until it has ended."""
+    """Time at which it is deleted with its files; null until it has ended."""
+    drafts_expire_at: str | None
+    """Time at which the drafts of a paused job are deleted, or were; null for other jobs."""
     reuses: str | None
     """Id of the job whose files were copied; null if the job generated its own."""
     continues: str | None
@@ -437,6 +439,7 @@ def view_job(
         started_at=rfc3339(job.started_at) if job.started_at else None,
         finished_at=rfc3339(job.finished_at) if job.finished_at else None,
         expires_at=rfc3339(job.finished_at + retention_s) if job.finished_at else None,
+        drafts_expire_at=_drafts_expire_at(job, retention_s),
         reuses=job.copied_from,
         continues=job.continues,
         progress=ProgressView(step=job.step, steps=job.steps),
@@ -449,6 +452,13 @@ def view_job(
         warnings=job.warnings,
         metadata=job.metadata,
     )
+
+
+def _drafts_expire_at(job: Job, retention_s: float) -> str | None:
+    if job.state is not JobState.PAUSED or job.finished_at is None:
+        return None
+    with_job = job.finished_at + retention_s
+    return rfc3339(min(job.drafts_expire_at or with_job, with_job))
 
 
 def _view_detail(detail: Detail | None) -> DetailView | None:

@@ -24,6 +24,9 @@ class QueueSettings(Section):
     `max_attempts`."""
     retention_s: float = Field(24 * 3600, gt=0)
     """Time that an ended job, its events and its outputs are kept."""
+    draft_retention_s: float = Field(24 * 3600, gt=0)
+    """Longest time, up to `retention_s`, that the drafts of a paused job are kept. A request may
+    choose a shorter one with `draft_ttl_s`."""
     model_retention_s: float = Field(7 * 24 * 3600, gt=0)
     """Time that a model without workers stays listed and accepts requests. Queued jobs extend
     it."""
@@ -53,3 +56,8 @@ class QueueSettings(Section):
     affinity_s: float = Field(2, ge=0)
     """Time that a job waits for a worker that has compiled its bucket while other workers have
     capacity."""
+
+    @property
+    def max_draft_ttl_s(self) -> float:
+        """Longest time that drafts are kept: no longer than their job."""
+        return min(self.draft_retention_s, self.retention_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
@@ -11,7 +12,7 @@ from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import with_defaults
 from service.errors.problems import NotFound
 from service.front_end.front_end import FrontEnd
-from service.recipes.recipe import Recipe
+from service.recipes.recipe import PRIVATE, Recipe
 from service.schemas.request import GenerateRequest
 from service.verification.subject import Unverifiable
 
@@ -54,8 +55,24 @@ async def replay_request(
     ]:
         raise Unverifiable(wrong)
     # copying does not validate; these values are valid
-    update = {"model": spec.name, "num_images": 1, "reuse": False, "metadata": {"verifies": sha256}}
-    return ReplayRequest(body.model_copy(update=update), spec)
+    update: dict[str, Any] = {
+        "model": spec.name,
+        "num_images": 1,
+        "reuse": False,
+        "metadata": {"verifies": sha256},
+    }
+    if body.stop_at_step:  # its drafts are never continued
+        update["draft_ttl_s"] = min(1.0, front.settings.queue.max_draft_ttl_s)
+    return ReplayRequest(body.model_copy(update=_without_private_fields() | update), spec)
+
+
+def _without_private_fields() -> dict[str, Any]:
+    """Return the defaults of fields that no recipe has.
+
+    Files come from strangers, who could otherwise have webhooks sent to them.
+    """
+    fields = GenerateRequest.model_fields
+    return {name: fields[name].get_default(call_default_factory=True) for name in PRIVATE}
 
 
 async def _served(front: FrontEnd, name: str | None, fingerprint: str) -> ModelSpec:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.media.image_files import ImageFileError
-from models.spec.request_images import image_values, with_images
+from models.spec.request_images import IMAGE_FIELDS, image_values, with_images
 from service.errors.problems import Malformed
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
@@ -68,6 +68,11 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
         raise Unverifiable(
             f"it was generated from input images that a file does not contain ({names}); name its"
             " job while the job is stored"
+        )
+    if sent := sorted(name for name in IMAGE_FIELDS if recipe.request.get(name)):
+        raise Unverifiable(
+            f"its recipe contains input images ({', '.join(sent)}), and recipes have only their"
+            " digests: it was edited"
         )
     try:
         (shown,) = (await front.images.compare([data], client)).files

@@ -168,17 +168,20 @@ class Backend(Protocol):
     ) -> Draft:
         """Generate an image's first `stop_at` steps only."""
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Return the step at which an image continues a draft of another number of steps."""
 
-    async def preview(self, row: Any) -> np.ndarray | None:
+    async def preview(self, row: Any, tenant: str = "") -> np.ndarray | None:
         """Return a preview of an unfinished row; None: this model has none.
 
         Args:
             row: a row that an observer of this backend got.
+            tenant: tenant in whose turn it is decoded.
         """
 
-    async def take_snapshot(self, row: Any) -> RowSnapshot:
+    async def take_snapshot(self, row: Any, tenant: str = "") -> RowSnapshot:
         """Copy a row's state for another engine."""
 
     async def offload_weights(self) -> None:

@@ -123,17 +123,19 @@ class Engine:
         """Generate an image's first `stop_at` steps only. Raises: as `generate`."""
         return await Generation(self._machinery, request, observer).draft(stop_at)
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Return the step at which an image continues a draft. Raises: as `Generation.position`."""
-        return await Generation(self._machinery, request, UNOBSERVED).position(drafted, done)
+        return await Generation(self._machinery, request, observer).position(drafted, done)
 
-    async def preview(self, row: Row) -> np.ndarray:
+    async def preview(self, row: Row, tenant: str = "") -> np.ndarray:
         """Return a preview of an unfinished row: uint8 [h, w, 3]; for a video [frames, h, w, 3]."""
-        return await self._stages.preview(row)
+        return await self._stages.preview(row, tenant)
 
-    async def take_snapshot(self, row: Row) -> RowSnapshot:
+    async def take_snapshot(self, row: Row, tenant: str = "") -> RowSnapshot:
         """Copy a row's state for another engine, while its steps continue. Raises: EngineFailed."""
-        return await self._stages.run("keep", self.snapshots.take, row)
+        return await self._stages.run("keep", self.snapshots.take, row, tenant=tenant)
 
     async def pause(self, row: Row) -> None:
         """Pause a row, which keeps its slot, until `step_loop.resume`.

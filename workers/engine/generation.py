@@ -25,7 +25,7 @@ from service.tracing import spans
 from service.tracing.spans import Attributes
 from workers.engine.adapters import Adapters
 from workers.engine.errors import GenerationFailed, generation_errors
-from workers.engine.observer import UNOBSERVED, Observer
+from workers.engine.observer import Observer
 from workers.engine.passes import (
     ImagePass,
     position_after,
@@ -128,7 +128,7 @@ class Generation:
         self._parts = machinery
         self._request = request
         self._observer = observer
-        self._run = machinery.stages.run
+        self._run = partial(machinery.stages.run, tenant=request.tenant)
         self._model = machinery.pipeline.spec.name
 
     async def run(self) -> EngineOutput:
@@ -168,7 +168,7 @@ class Generation:
         row = await self._pass(shortened, self._request.begin)
         self._observer.on_stage("decoding")
         with generation_errors("decoding the preview"):
-            pixels = await self._parts.stages.preview(row)
+            pixels = await self._parts.stages.preview(row, self._request.tenant)
         encode_s = row.programs.encode_times.median or 0.0
         preview = EngineOutput(
             pixels,
@@ -191,7 +191,7 @@ class Generation:
         """
         request = replace(self._request, fields=drafted)
         first, _ = await self._prepared()
-        draft, _ = await Generation(self._parts, request, UNOBSERVED)._prepared()
+        draft, _ = await Generation(self._parts, request, self._observer)._prepared()
         with generation_errors("continuing the draft"):
             return position_after(draft.prepared.steps, done, first.prepared.steps)
 
@@ -330,7 +330,7 @@ class Generation:
     async def _decoded(self, row: Row) -> PyTree:
         self._observer.on_stage("decoding")
         with generation_errors("decoding the image"), self._observer.timed(self._model, "decode"):
-            decoded = await self._parts.stages.decode(row)
+            decoded = await self._parts.stages.decode(row, self._request.tenant)
         if not self._parts.pipeline.spec.has_alpha or is_transparent(self._request.fields):
             return decoded
         return await self._run("prepare", on_white, decoded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import numpy as np
 from models.interface.finite import CheckedOutput
 from models.interface.pipeline import PreparedRow, PyTree
 from workers.engine.errors import DECODERS, EngineFailed, not_finite
+from workers.engine.fair_thread import FairThread
 from workers.engine.prompt_cache import PromptCache, PromptLookup
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms, Compiling
@@ -28,7 +29,7 @@ STAGES = ("prepare", "encode", "decode", "upscale", "preview", "keep")
 
 
 class Stages:
-    """Threads of the stages around the step loop, one for each stage.
+    """Threads of the stages around the step loop, one for each stage, shared by tenants in turn.
 
     At most one encode and one decode share the device with the steps. Create and use it in one
     event loop.
@@ -45,22 +46,25 @@ class Stages:
         self._launcher = launcher
         self._weights = weights
         self._prompts = prompts
-        self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
+        self._threads = {stage: FairThread(stage) for stage in STAGES}
 
-    async def run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in the stage's thread. Raises: EngineFailed, or the function's error."""
+    async def run(self, stage: str, function: Callable[..., T], *args: Any, tenant: str = "") -> T:
+        """Run a function in the stage's thread, in the tenant's turn.
+
+        Raises: EngineFailed, or the function's error.
+        """
         context = copy_context()  # logs and spans in the thread belong to this job
-        work = self.loop.run_in_executor(self._threads[stage], context.run, function, *args)
-        return await self.unless_failed(work)
+        work = self._threads[stage].submit(tenant, context.run, function, *args)
+        return await self.unless_failed(asyncio.wrap_future(work))
 
     def begin(self, stage: str, function: Callable[..., Any], *args: Any) -> None:
         """Start a function in the stage's thread without waiting for it."""
-        self._threads[stage].submit(function, *args)
+        self._threads[stage].submit("", function, *args)
 
     async def settled(self) -> None:
         """Wait until all functions in the stages' threads have ended. Raises: EngineFailed."""
         for stage in STAGES:
-            await self.run(stage, lambda: None)
+            await self.unless_failed(asyncio.wrap_future(self._threads[stage].settled()))
 
     async def unless_failed(self, work: asyncio.Future[T]) -> T:
         """Await a future that a failed engine may never complete. Raises: EngineFailed."""
@@ -94,23 +98,24 @@ class Stages:
             programs.encode_times.observe(time.perf_counter() - started)
         return row
 
-    async def decode(self, row: Row) -> PyTree:
-        """Return the pixels of a finished row, and its sound, on the host.
+    async def decode(self, row: Row, tenant: str = "") -> PyTree:
+        """Return the pixels of a tenant's finished row, and its sound, on the host.
 
         Raises: GenerationFailed: the output is not finite.
         """
-        return await self._show("decode", row.programs.decode, row, row.programs.decode_times)
+        programs = row.programs
+        return await self._show("decode", programs.decode, row, tenant, programs.decode_times)
 
-    async def preview(self, row: Row) -> np.ndarray:
+    async def preview(self, row: Row, tenant: str = "") -> np.ndarray:
         """Return a preview of an unfinished row: uint8 [h, w, 3]; for a video [frames, h, w, 3].
 
         Raises: GenerationFailed: the preview is not finite.
         """
-        preview: np.ndarray = await self._show("preview", row.programs.preview, row)
+        preview: np.ndarray = await self._show("preview", row.programs.preview, row, tenant)
         return preview
 
     async def _show(
-        self, stage: str, program: Compiling, row: Row, times: Recent | None = None
+        self, stage: str, program: Compiling, row: Row, tenant: str, times: Recent | None = None
     ) -> PyTree:
         await ready(program)
 
@@ -119,7 +124,7 @@ class Stages:
                 output: CheckedOutput = self._launcher.fetch(program.result()(self._weights, state))
                 return output
 
-        output = await self.run(stage, decoded, row.verified_state)
+        output = await self.run(stage, decoded, row.verified_state, tenant=tenant)
         if output.non_finite_part:
             raise not_finite(DECODERS[stage, output.non_finite_part])
         return output.decoded
@@ -137,7 +142,7 @@ class Stages:
     def close(self) -> None:
         """Accept no more functions in the stages' threads; running ones continue to their end."""
         for thread in self._threads.values():
-            thread.shutdown(wait=False, cancel_futures=True)
+            thread.close()
 
 
 async def ready(*programs: Future[Any]) -> None:

@@ -291,11 +291,13 @@ class UncompiledBackend:
         """Raise GenerationFailed: admission refuses such requests."""
         raise UNSUPPORTED
 
-    async def position(self, request: ImageRequest, drafted: Fields, done: int) -> int:
+    async def position(
+        self, request: ImageRequest, drafted: Fields, done: int, observer: Observer = UNOBSERVED
+    ) -> int:
         """Raise GenerationFailed: admission refuses such requests."""
         raise UNSUPPORTED
 
-    async def preview(self, row: UncompiledRow) -> np.ndarray | None:
+    async def preview(self, row: UncompiledRow, tenant: str = "") -> np.ndarray | None:
         """Return a preview made after the row's next step; None: there is none."""
         wanted: Future[np.ndarray | None] = Future()
         row.preview = wanted
@@ -303,7 +305,7 @@ class UncompiledBackend:
             return None
         return await asyncio.wrap_future(wanted)
 
-    async def take_snapshot(self, row: UncompiledRow) -> RowSnapshot:
+    async def take_snapshot(self, row: UncompiledRow, tenant: str = "") -> RowSnapshot:
         """Raise GenerationFailed: an image's state cannot be copied."""
         raise UNSUPPORTED
 

@@ -157,14 +157,15 @@ class ImageRunner(Observer):
             for name, value in (fields | draft_fields).items()
             if name not in draft_fields or draft_fields[name] is not None
         }
-        engine, position = self._context.worker.engine, None
+        engine, position, observer = self._context.worker.engine, None, DraftObserver(self)
         if STEPS in draft_fields:
-            position = await engine.position(self._request(fields), earlier, drafted.steps)
+            request = self._request(fields)
+            position = await engine.position(request, earlier, drafted.steps, observer)
             self._skipped = position - drafted.steps
         names = self._named(fields), self._named(earlier)
         begin = await snapshots.begin(self._number, *names, position)
         if begin is None:
-            draft = await engine.draft(self._request(earlier), drafted.steps, Regeneration(self))
+            draft = await engine.draft(self._request(earlier), drafted.steps, observer)
             begin = replace(await engine.take_snapshot(draft.row), device_seconds=0.0)
             begin = begin.at_step(position)
             self._regenerated_s = draft.preview.claim_seconds
@@ -249,8 +250,8 @@ class ImageRunner(Observer):
         self._context.bill.step(self._number, row)
 
 
-class Regeneration(Observer):
-    """Observer of a missing draft that is generated again: its steps are charged, not reported."""
+class DraftObserver(Observer):
+    """Observer of work on an image's draft: inputs and steps are charged, not reported."""
 
     def __init__(self, image: ImageRunner) -> None:
         self._image = image

@@ -140,7 +140,7 @@ class Progress:
         self._previewed_at = time.monotonic()
         self._previews += 1
         try:
-            pixels = await self._engine.preview(row)
+            pixels = await self._engine.preview(row, self._claim.job.tenant)
         except Exception:
             log.exception("a preview of %s failed", self._claim.job.id)
             return None

@@ -223,7 +223,7 @@ class Snapshots:
                 outputs=tuple(outputs),
             )
             if self._snapshot_store.engine.snapshots.bytes(row) is not None:
-                row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
+                row_snapshot = await self._taken(row)
                 key = snapshot_key(self._claim.job.id, self._claim.fence, number, row_snapshot.done)
                 store, origin = self._snapshot_store, self._origins[number]
                 size = await store.patience.until_stored(store.put, key, row_snapshot, origin)
@@ -312,9 +312,13 @@ class Snapshots:
         self._accounts[number].spend(row, seconds)
         metrics.snapshot(self._claim.job.model, seconds)
 
+    async def _taken(self, row: Row) -> RowSnapshot:
+        """Copy a row's state in the tenant's turn. Raises: EngineFailed."""
+        return await self._snapshot_store.engine.take_snapshot(row, self._claim.job.tenant)
+
     async def _store(self, number: int, row: Row) -> Snapshot | None:
         """Store a row's snapshot; None: no new step, and the existing file may be in use."""
-        row_snapshot = await self._snapshot_store.engine.take_snapshot(row)
+        row_snapshot = await self._taken(row)
         if number in self._recorded and self._recorded[number].step >= row_snapshot.done:
             return None
         claim = self._claim

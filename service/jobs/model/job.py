@@ -281,6 +281,10 @@ class Job(BaseModel):
     others: of a verification, the worker that generated the output."""
     drafted: DraftDifferences | None = None
     """Differences of its drafts' request; None: no difference."""
+    draft_ttl_s: float | None = None
+    """Seconds that the drafts of an audition are kept; None: as long as the job."""
+    drafts_expire_at: float | None = None
+    """Time at which the drafts of a paused job are deleted; None: with the job."""
     draft_steps: int | None = None
     """Total number of steps of the drafts that it was put with; None: no drafts."""
     step: int = 0

@@ -32,6 +32,7 @@ All keys have the same hash tag. A cluster keeps them in one slot, so a script m
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
 | `ended`                      | zset   | ended jobs, by end                   | with the job      |
+| `drafts`                     | zset   | paused jobs, by expiry of drafts     | with the drafts   |
 | `idempotency:TENANT:DIGEST`  | string | digest of the body, id of the job    | `idempotency_s`   |
 | `call:CALL`                  | string | stored answer for a repeated call    | a minute          |
 | `deposits`                   | zset   | jobs with files that are not put yet | when put          |

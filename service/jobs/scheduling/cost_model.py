@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from statistics import median
 from typing import NamedTuple
 
@@ -177,6 +178,13 @@ class Timing:
         )
 
 
+class BucketSize(NamedTuple):
+    """Bucket with the pixels that its steps compute."""
+
+    volume: int
+    bucket: str
+
+
 @dataclass(frozen=True)
 class CostTable:
     """Measured costs of one model and its ready workers, with the predictions from them."""
@@ -238,12 +246,26 @@ class CostTable:
             return timings[bucket], 1.0
         if (volume := volume_of(bucket)) is None:
             return None
-        measured = {name: timing for name, timing in timings.items() if not timing.is_estimated}
-        ratios = {name: volume / v for name in measured or timings if (v := volume_of(name))}
-        nearest = min(ratios, key=lambda name: abs(math.log(ratios[name])), default=None)
+        sizes = self._sizes.get(layout, ())
+        after = bisect(sizes, volume, key=lambda size: size.volume)
+        near = sizes[max(0, after - 1) : after + 1]
+        nearest = min(near, key=lambda size: abs(math.log(volume / size.volume)), default=None)
         if nearest is None:
             return None
-        return timings[nearest].scaled(ratios[nearest]), ratios[nearest]
+        ratio = volume / nearest.volume
+        return timings[nearest.bucket].scaled(ratio), ratio
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, Sequence[BucketSize]]:
+        """Sizes whose timings predict others, ascending: measured ones, if a layout has any."""
+        sizes = {}
+        for layout, timings in self.timings.items():
+            volumes: dict[int, str] = {}
+            for bucket in self.measured(layout) or timings:
+                if volume := volume_of(bucket):
+                    volumes.setdefault(volume, bucket)
+            sizes[layout] = [BucketSize(*item) for item in sorted(volumes.items())]
+        return sizes
 
     def compile_s(self, bucket: str) -> float:
         """Predict the compile time of a bucket; 0 if a ready worker has its programs.
@@ -325,8 +347,15 @@ class CostTable:
 
     def measured(self, layout: str) -> Mapping[str, Timing]:
         """Return the measured timings of a layout by bucket."""
-        timings = self.timings.get(layout, {})
-        return {name: timing for name, timing in timings.items() if not timing.is_estimated}
+        return self._measured.get(layout, {})
+
+    @cached_property
+    def _measured(self) -> Mapping[str, Mapping[str, Timing]]:
+        """Measured timings by layout and bucket."""
+        return {
+            layout: {name: timing for name, timing in timings.items() if not timing.is_estimated}
+            for layout, timings in self.timings.items()
+        }
 
     @cached_property
     def timings(self) -> Mapping[str, Mapping[str, Timing]]:
@@ -357,6 +386,7 @@ def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
     return compiled.get(bucket, median(compiled.values()) if compiled else None)
 
 
+@lru_cache(maxsize=8192)
 def volume_of(bucket: str) -> int | None:
     """Return the pixels that a step of a bucket computes, of all frames and of input images.
 

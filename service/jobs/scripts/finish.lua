@@ -1,7 +1,8 @@
 -- Ends a job: running → succeeded or, for an audition, running → paused with its snapshots kept.
--- args:  id, fence, made (sums of the outputs: see `Delivered`), is_paused
+-- args:  id, fence, made (sums of the outputs: see `Delivered`), is_paused,
+--        draft_ttl_s (lifetime of an audition's snapshots, unlike their job's; or absent)
 -- texts: outputs (JSON), usage (JSON, with the seconds of this claim)
--- Keys:  common's
+-- Keys:  drafts, and common's
 -- Gives: the time of the end, or nil if the job is no longer held
 -- Sent twice: returns the first answer.
 
@@ -14,9 +15,13 @@ local state, bytes = args.is_paused and 'paused' or 'succeeded', 0
 for _, output in ipairs(cjson.decode(ARGV[2])) do
   bytes = bytes + output.bytes + (output.beside_bytes or 0)
 end
-if args.is_paused then
-  for _, draft in ipairs(cjson.decode(fields(args.id, 'snapshots') or '[]')) do
-    bytes = bytes + (draft.bytes or 0)
+local drafts = args.is_paused and fields(args.id, 'snapshots')
+if drafts then
+  for _, draft in ipairs(cjson.decode(drafts)) do bytes = bytes + (draft.bytes or 0) end
+  if args.draft_ttl_s then
+    local expiry = seconds(now + args.draft_ttl_s)
+    redis.call('ZADD', key('drafts'), expiry, args.id)
+    redis.call('HSET', key('job', args.id), 'drafts_expire_at', expiry)
   end
 end
 keep(args.id, fields(args.id, 'tenant'), bytes)

@@ -1,7 +1,7 @@
 -- Removes an ended job and everything that belongs to it; its files in the store go to the trash.
 -- For the scripts that runner.py names.
--- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  trash
---       webhooks  webhooks:tenant  stored:tenant
+-- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  drafts
+--       trash  webhooks  webhooks:tenant  stored:tenant
 
 local function forget(id)
   local state, tenant, idempotency, outputs =
@@ -21,5 +21,6 @@ local function forget(id)
   redis.call('ZREM', key('jobs'), id)
   redis.call('ZREM', key('jobs', state, tenant), id)
   redis.call('ZREM', key('ended'), id)
+  redis.call('ZREM', key('drafts'), id)
   redis.call('DEL', key('job', id), key('events', id))
 end

@@ -1,6 +1,7 @@
 -- Reclaims lapsed leases: running → queued, or running → failed for good. Expires jobs past their
--- deadline, and removes jobs past their retention: ended → nothing. Also removes models that no
--- worker has served for long, workers without a heartbeat, and files of jobs that were never put.
+-- deadline, and removes jobs past their retention: ended → nothing. Also removes expired drafts of
+-- paused jobs, models that no worker has served for long, workers without a heartbeat, and files of
+-- jobs that were never put.
 --
 -- A lapsed lease indicates a crash only if its worker could reach Redis. It could not while the
 -- server was down or hung. Nor is it certain in a long gap without reaps. Live workers then get
@@ -11,7 +12,7 @@
 --        deposit_s (how long files wait for their job to be put), max_deaths (of its workers until
 --        a job is failed), retention_s, model_retention_s
 -- texts: poisonous (error of a job that crashed too many workers, JSON)
--- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
+-- Keys:  trash  drafts  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
 --        tags:model  call:call  forget's and common's
 -- Gives: {1 if more is due, store keys to delete, notes (see life.lua)}
 -- Sent twice: a store key is returned until a later call names it in `deleted`. The notes of the
@@ -68,6 +69,20 @@ end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
+
+-- Deletes the drafts of a paused job, whose previews remain.
+local function expire_drafts(id)
+  local before, tenant = fields(id, 'snapshots', 'tenant')
+  redis.call('ZREM', key('drafts'), id)
+  if not before then return end -- deleted, maybe by an earlier version
+  local bytes = 0
+  for _, draft in ipairs(cjson.decode(before)) do bytes = bytes + (draft.bytes or 0) end
+  keep_less(id, tenant, bytes)
+  redis.call('HDEL', key('job', id), 'snapshots')
+  redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
+end
+
+for _, id in ipairs(due('drafts', now)) do expire_drafts(id) end
 
 local function is_put(id)
   return redis.call('EXISTS', key('job', id)) == 1

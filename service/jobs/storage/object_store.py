@@ -15,10 +15,12 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import obstore
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import RetryConfig
 
+T = TypeVar("T")
+
 Method = Literal["GET", "HEAD"]
 
 MEMORY = "memory:///"
@@ -42,6 +46,9 @@ LEDGER_KEY = re.compile(
     rf"{LEDGER}/\d{{4}}/\d\d/\d\d/\d\d/(?P<first>\d+-\d+)(-(?P<last>\d+-\d+))?\.jsonl\.gz", re.ASCII
 )
 MAX_PARALLEL = 16
+THREADS = 32
+"""Maximum number of threads that wait for a store. They are its own: a store that hangs then does
+not hold up what others do in threads, such as reading requests."""
 ANSWER_S = 120.0
 """Timeout of one file operation."""
 SLOWEST_BYTES_PER_S = 4 * 2**20
@@ -165,6 +172,7 @@ class Store:
         self._answer_s = answer_s
         self._setting = setting
         self._store = _open(url, setting)
+        self._threads = ThreadPoolExecutor(THREADS, "store")
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
         """Store a file atomically: readers never read a part of it. Raises: StoreError."""
@@ -208,11 +216,16 @@ class Store:
         """Return a stored file's metadata; distinguishes a missing file from a missing bucket."""
         try:
             # in a thread, for the same reason as in `below`
-            return await asyncio.to_thread(obstore.head, self._store, key)
+            return await self._in_thread(obstore.head, self._store, key)
         except (FileNotFoundError, NotFoundError):
             if not isinstance(self._store, LocalStore):  # a HEAD gives no error code
-                await asyncio.to_thread(obstore.get_range, self._store, key, start=0, end=1)
+                await self._in_thread(obstore.get_range, self._store, key, start=0, end=1)
             raise
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Run a function that waits for the store. Raises: the function's error."""
+        call = partial(function, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def exists(self, key: str) -> bool:
         """Return whether a file exists in the store.
@@ -231,7 +244,7 @@ class Store:
             async with self._explained("list", folder):
                 entries = obstore.list(self._store, prefix=folder)
                 # in a thread: after obstore's own coroutine, a process that exits at once may abort
-                objects = await asyncio.to_thread(entries.collect)
+                objects = await self._in_thread(entries.collect)
         except NotStored:
             return []
         return sorted(entry["path"] for entry in objects)
@@ -259,7 +272,7 @@ class Store:
         """Delete a local folder, including empty folders and partial files that lists omit."""
         with suppress(NotStored):
             async with self._explained("delete", folder):
-                await asyncio.to_thread(_remove_folder, root / folder)
+                await self._in_thread(_remove_folder, root / folder)
 
     async def _delete_one(self, key: str) -> None:
         with suppress(NotStored):

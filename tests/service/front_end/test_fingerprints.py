@@ -1,4 +1,4 @@
-"""The checkpoint's fingerprint in every final job, ledger record and metric of a model."""
+"""The checkpoint's fingerprint in every final job, event, ledger record and metric of a model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.settings.settings import Settings
+from service.webhooks.sender import payload
 from tests.service.standin import MODEL, SPEC, StandIn
 from tests.service.versions import generate
 
@@ -60,6 +61,14 @@ async def test_every_job_record_and_metric_names_its_checkpoint(
     jobs = (await http.get("/v1/jobs")).json()["data"]
     assert {job["state"] for job in jobs} == {state.value for state in JobState if state.ended}
     assert {job["model_fingerprint"] for job in jobs} == {SPEC.fingerprint}
+    for job in jobs:
+        events = (await http.get(f"/v1/jobs/{job['id']}/events")).text
+        final = json.loads(events.rstrip().rpartition("data: ")[2])
+        announced = await queue.get(job["id"])
+        assert announced is not None
+        message = json.loads(payload(announced, 60))
+        assert final == job, "the final event has the whole job"
+        assert message["data"]["model_fingerprint"] == SPEC.fingerprint
     entries = [json.loads(entry["record"]) for _, entry in await queue.redis.xrange(keys.LEDGER)]
     assert {entry["job"] for entry in entries} == {job["id"] for job in jobs}
     assert {entry.get("checkpoint") for entry in entries} == {SPEC.fingerprint}

@@ -122,6 +122,8 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         sums[f"stored:{tenant}"] += int(job.get("stored", 0))
         if state.ended:
             index["ended"][name] = float(job["finished_at"])
+            if "drafts_expire_at" in job and "snapshots" in job:
+                index["drafts"][name] = float(job["drafts_expire_at"])
             continue
         sums[f"promised:{tenant}"] += int(job.get("promised", 0))
         if "deadline_at" in job:
@@ -142,7 +144,7 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 DERIVED = (
     "jobs", "ended", "promised", "deadlines", "queue", "lane", "latest", "backlog", "weights",
-    "queued", "waiting", "stored",
+    "queued", "waiting", "stored", "drafts",
 )  # fmt: skip
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from service.jobs.model import serialization
 from service.jobs.model.job import Job, JobState, Output, Snapshot, Usage
-from service.jobs.model.state_machine import QUEUED, RUNNING
+from service.jobs.model.state_machine import PAUSED, QUEUED, RUNNING
 from service.jobs.queue import Claim
 from service.settings.queue import QueueSettings
 from service.settings.tenants import TenantSettings
 from tests.service.jobs.audit import Dump, check_derived
 from tests.service.jobs.job_model import Life
 from tests.service.jobs.order_model import Offer, Order
-from tests.service.jobs.strategies import POOLS
+from tests.service.jobs.strategies import LAPSED_S, POOLS
 
 MICRO = 1_000_000
 
@@ -288,7 +288,16 @@ class Model:
                 self.lose(life)
         for life in ended if forgets else ():
             self.forget(life, "reap")
+        self.expire_drafts()
         return self.trash
+
+    def expire_drafts(self) -> None:
+        """Delete the drafts of paused jobs whose time has passed."""
+        for life in self.lives.values():
+            is_due = life.state is PAUSED and life.job.draft_ttl_s == LAPSED_S
+            if is_due and life.snapshots is not None:
+                life.snapshots = None
+                self.trash.add(f"snapshots/{life.job.id}/")
 
     def lose(self, life: Life) -> None:
         most = min(self.settings.max_deaths, self.settings.max_attempts)

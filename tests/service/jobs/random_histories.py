@@ -83,6 +83,7 @@ class Lives(History):
             weight=self.model.limits[fields["tenant"]].weight,
             steps=STEPS,
             request={STOP_AT_STEP: 2} if fields["is_audition"] else {},
+            draft_ttl_s=LAPSED_S if fields["is_audition"] and fields["drafts"] else LONG_S,
             snapshots=[
                 Snapshot(
                     index=index,
@@ -403,6 +404,7 @@ class Lives(History):
         self.follow(eventually(are_back))
         for life in stalled:
             self.model.back(life, "excuse", "reap")
+        self.model.expire_drafts()
 
 
 class Refused(Exception):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ from service.jobs.model.serialization import snapshots_json
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store, output_key, snapshot_key
+from service.settings.queue import QueueSettings
 from service.settings.tenants import TenantSettings
 from tests.service.adapters import TAKING
 from tests.service.standin import MODEL, SPEC, StandIn, picture
@@ -195,6 +198,64 @@ async def test_draft_cannot_continue_with_other_weights(
     await queue.redis.hset(keys.job(parent.id), "fingerprint", "older")
     answer = await continue_job(http, parent)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "draft_stale")
+
+
+async def expired(queue: Queue, store: Store, job: Job) -> None:
+    """Let the time of a paused job's drafts pass, and delete them as front ends do."""
+    await queue.redis.zadd(f"{keys.PREFIX}drafts", {job.id: 1}, xx=True)
+    files = await queue.reap()
+    assert files == [f"snapshots/{job.id}/"]
+    await store.delete(files)
+
+
+async def test_drafts_have_a_lifetime_of_their_own(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    parent = await paused(http, queue, store, draft_ttl_s=60)
+    view = (await http.get(f"/v1/jobs/{parent.id}")).json()
+    expires, drafts_expire, finished = (
+        datetime.fromisoformat(view[name])
+        for name in ("expires_at", "drafts_expire_at", "finished_at")
+    )
+    assert (drafts_expire - finished).total_seconds() == pytest.approx(60, abs=0.002)
+    assert (expires - finished).days == 1
+    [data] = (await http.get(f"/v1/jobs/{parent.id}/events")).text.rstrip().splitlines()[-1:]
+    assert json.loads(data.removeprefix("data: "))["drafts_expire_at"] == view["drafts_expire_at"]
+    assert await queue.reap() == []
+    await expired(queue, store, parent)
+    previews = sum(output.bytes for output in parent.outputs)
+    assert (await queue.quota_usage(parent.tenant, TenantSettings())).stored_bytes == previews
+    later = (await http.get(f"/v1/jobs/{parent.id}")).json()
+    assert later == view, "still paused, with its previews"
+    branch = await continue_job(http, parent, prompt="a dog")
+    assert (branch.status_code, branch.json()["error"]["code"]) == (409, "draft_expired")
+    answer = await continue_job(http, parent, images=[2])
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["progress"] == {"step": 0, "steps": 4}
+    assert "draft_ttl_s" not in answer.json()["request"]
+    [warning] = answer.json()["warnings"]
+    assert "computed from their first step" in warning["message"]
+    job = await queue.get(answer.json()["id"])
+    assert job and job.own_cost == job.cost and job.draft_steps is None
+    await http.delete(f"/v1/jobs/{parent.id}")
+    assert not await queue.redis.exists(f"{keys.PREFIX}drafts")
+
+
+async def test_drafts_last_as_long_as_the_server_allows(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    parent = await paused(http, queue, store)
+    assert parent.draft_ttl_s == QueueSettings().draft_retention_s
+    answer = await http.post("/v1/generate", json={**CAT, "draft_ttl_s": 86401})
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error == {"field": "draft_ttl_s", "message": "must be at most 86400 on this server"}
+    whole = {name: value for name, value in CAT.items() if name != "stop_at_step"}
+    answer = await http.post("/v1/generate", json={**whole, "draft_ttl_s": 60})
+    [warning] = answer.json()["warnings"]
+    assert warning == {"field": "draft_ttl_s", "message": "has no effect without stop_at_step"}
+    await http.delete(f"/v1/jobs/{parent.id}")
+    assert not await queue.redis.exists(f"{keys.PREFIX}drafts")
 
 
 async def test_a_repeated_choice_is_one_job(

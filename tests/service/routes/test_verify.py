@@ -19,7 +19,7 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes import xmp
 from service.recipes.files import read_recipe
-from service.recipes.recipe import Recipe
+from service.recipes.recipe import PRIVATE, Recipe
 from service.settings.settings import Settings
 from service.verification.verdict import ROUNDING_DB
 from tests.service.adapters import INK, OIL, TAKING
@@ -192,6 +192,40 @@ async def test_a_recipe_that_was_edited_differs(http: httpx.AsyncClient, pool: P
         wrong = saved(Image.open(io.BytesIO(data)), changed(recipe, frame=frame))
         report = await verify(http, wrong)
         assert report["verdict"] == "unknown" and "1 were generated" in report["message"]
+
+
+async def test_fields_that_no_recipe_has_are_ignored(
+    http: httpx.AsyncClient, pool: Painter, queue: Queue
+) -> None:
+    """A stranger's file must not send the job of its verification to the stranger."""
+    data = await generated_file(http)
+    recipe, image = read_recipe(data), Image.open(io.BytesIO(data))
+    foreign = {
+        "webhook": {"url": "https://example.org/hook"}, "priority": "high", "deadline_s": 3600,
+        "metadata": {"to": "example.org"}, "reuse": True, "num_images": 2, "draft_ttl_s": 60,
+    }  # fmt: skip
+    assert foreign.keys() == PRIVATE
+    edited_file = saved(image, changed(recipe, request={**recipe.request, **foreign}))
+    report = await verify(http, edited_file)
+    assert report["verdict"] == "identical", report
+    job = await queue.get(report["job"])
+    assert (job.images, job.priority, job.deadline_at) == (1, 1, None)
+    assert not {"webhook", "deadline_s", "draft_ttl_s"} & job.request.keys()
+    assert job.metadata.keys() == {"verifies"}
+    count = len(pool.received)
+    with_image = {**recipe.request, "image": base64.b64encode(picture()).decode()}
+    report = await verify(http, saved(image, changed(recipe, request=with_image)))
+    assert report["verdict"] == "unknown" and "it was edited" in report["message"], report
+    assert len(pool.received) == count, "no job was created"
+
+
+async def test_drafts_of_a_verified_preview_are_deleted_at_once(
+    http: httpx.AsyncClient, pool: Painter, queue: Queue
+) -> None:
+    report = await verify(http, await generated_file(http, stop_at_step=2))
+    job = await queue.get(report["job"])
+    assert report["verdict"] == "identical" and job.stop_at_step == 2
+    assert job.draft_ttl_s == 1
 
 
 async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool: Painter) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.interface.pipeline import PyTree, generate
+from models.interface.pipeline import Fields, PreparedRow, PyTree, generate
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from tests.workers.observing import Observing
@@ -133,6 +133,36 @@ async def test_sound_is_equal_single_and_batched(pipeline: SoundingToy, layout: 
     first, second = (made.sound for made in together[:2])
     assert first is not None and second is not None
     assert np.abs(first - second).max() > 0.1
+
+
+class SlowToPrepare(ToyPipeline):
+    """Toy pipeline that prepares no request before the gate is open, and records the order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[str] = []
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
+        self.prepared.append(fields["prompt"])
+        self.gate(np.zeros(()))
+        return super().prepare(fields, images)
+
+
+@pytest.mark.parametrize("pipeline", [SlowToPrepare()])
+async def test_tenants_prepare_requests_in_turn(pipeline: SlowToPrepare, engine: Engine) -> None:
+    """A request waits for one of another tenant's, however many of these came before it."""
+    prompts = ["a0", "a1", "a2", "a3", "b0", "b1"]
+    tasks = []
+    for prompt in prompts:
+        generating = engine.generate({"prompt": prompt}, {}, tenant=prompt[0])
+        tasks.append(asyncio.create_task(generating))
+        await at_gate(pipeline) if prompt == "a0" else await asyncio.sleep(0)
+    canceled = tasks.pop(2)
+    canceled.cancel()
+    await asyncio.wait([canceled])
+    pipeline.gate.open()
+    await asyncio.gather(*tasks)
+    assert pipeline.prepared == ["a0", "a1", "b0", "b1", "a3"]
 
 
 async def test_joining_and_leaving_image_changes_no_other(

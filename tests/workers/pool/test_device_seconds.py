@@ -16,6 +16,7 @@ from PIL import Image
 from models.interface.pipeline import Fields, PreparedRow
 from models.media.scaling import FrameScaling
 from models.parallel.axis_rules import Layout
+from service.admission.drafts import Drafts
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -24,6 +25,7 @@ from service.settings.tenants import TenantSettings
 from tests.hostile_images import video
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.pool.test_audition import auditioned, continuation
 from tests.workers.running_worker import at_work, has_step
 from tests.workers.toy import ToyPipeline
 
@@ -206,8 +208,10 @@ async def test_reading_a_video(
 class ReadingPipeline(ToyPipeline):
     """Toy that takes `READING_S` of CPU time to read a request's images."""
 
+    reads = 0
+
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
-        began = time.thread_time()
+        began, self.reads = time.thread_time(), self.reads + bool(images)
         while images and time.thread_time() - began < READING_S:
             pass
         return super().prepare(fields, images)
@@ -231,6 +235,22 @@ async def test_reading_images(
     assert job.state is state
     assert job.usage.device_seconds >= outputs * READING_S
     assert await charged(queue, job) == pytest.approx(job.usage.device_seconds, abs=ROUNDED_S)
+
+
+async def test_reading_images_of_drafts(layout: Layout, queue: Queue, store: Store) -> None:
+    """More steps than the draft's need both schedules, and preparing these reads the images."""
+    pipeline = ReadingPipeline()
+    await store.put("inputs/a/image", b"a file", "image/png")
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, num_images=1, image="inputs/a/image")
+        reads = pipeline.reads
+        steps = 2 * parent.request["num_inference_steps"]
+        job = await continuation(store, Drafts(parent, (0,)), num_inference_steps=steps)
+        await queue.put(job)
+        usage = (await ended(queue, job)).usage
+    assert pipeline.reads > reads + 1
+    least_s = (pipeline.reads - reads) * READING_S
+    assert usage.device_seconds - usage.compile_seconds >= least_s
 
 
 async def test_a_video_that_cannot_be_read(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from redis.asyncio import Redis
 
+from service.jobs.model.job import DEFAULT_TENANT
 from service.jobs.queue import Claim, Queue
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
@@ -37,7 +38,8 @@ class Painter:
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    async def preview(self, row: Row) -> np.ndarray:
+    async def preview(self, row: Row, tenant: str = "") -> np.ndarray:
+        assert tenant == DEFAULT_TENANT, "in its job's turn"
         self.steps.append(row.done)
         return np.full((8, 8, 3), row.done, np.uint8)
 

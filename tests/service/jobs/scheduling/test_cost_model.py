@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from redis.asyncio import Redis
@@ -26,6 +27,9 @@ from service.jobs.scheduling.slot_simulation import Load
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL
 
+BLOCKING_S = 1.0
+"""CPU time of predictions that take 0.1 s if each compares few sizes, and 13 s if it compares
+all."""
 SMALL, LARGE = "width=512,height=512", "width=1024,height=1024"
 
 
@@ -343,3 +347,17 @@ def test_passes_are_predicted_one_after_the_other() -> None:
     assert left and left.seconds == 3 * 4 + 3.75
     unknown = Job(id="x", model="toy", bucket="odd", steps=1, second_pass=job.second_pass)
     assert costs.predict_passes(unknown.passes(), 1) is None
+
+
+def test_predictions_of_many_sizes_are_quick() -> None:
+    """Front ends predict in their event loop, and clients can fill a table with sizes."""
+    sizes = [f"width={16 * width},height=1024" for width in range(1, 1001)]
+    shared = {(size, layout, 1): 1.0 for size in sizes for layout in "ab"}
+    halves = {(size, "ab"[number % 2], 1): 1.0 for number, size in enumerate(sizes)}
+    requests = [(f"width={16 * width},height=1040", 20) for width in range(1, 1001)]
+    tables = [table(rows, "a", "b") for rows in (shared, halves)]
+    began = time.thread_time()
+    for costs in tables:
+        assert costs.slowness("a") <= 1.1
+        assert all(costs.predict_passes([request], 1) for request in requests)
+    assert time.thread_time() - began < BLOCKING_S

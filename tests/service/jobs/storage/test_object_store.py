@@ -14,6 +14,7 @@ import pytest
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, output_key
 from service.settings.section import ConfigError
+from tests.service.eventually import DEADLINE_S, eventually
 
 KEY = output_key("job_1", 2, 0, "image/png")
 URLS: dict[str, Callable[[Path], str]] = {
@@ -178,6 +179,33 @@ async def test_a_store_that_hangs_has_failed(tmp_path: Path) -> None:
             await store.get("outputs")
     finally:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_hanging_lookups_leave_other_threads_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each download from an object store looks up the file's size first."""
+    opened: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: opened.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "none")
+    monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    store = Store("s3://bucket/path")
+    shared = min(32, (os.cpu_count() or 1) + 4)  # threads of asyncio's default executor
+
+    async def are_held() -> bool:
+        return len(opened) >= shared
+
+    lookups = [asyncio.create_task(store.stat(f"outputs/{n}")) for n in range(2 * shared)]
+    try:
+        await eventually(are_held)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await asyncio.to_thread(lambda: "free") == "free"
+    finally:
+        server.close()
+        for writer in opened:
+            writer.transport.abort()
+        await asyncio.gather(*lookups, return_exceptions=True)
 
 
 async def test_an_object_store_s_client_does_not_try_for_minutes(
