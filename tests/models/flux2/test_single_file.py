@@ -34,6 +34,9 @@ from tests.parity.tiny_flux2 import make_flux2, make_flux2_dev
 
 WIDE = {"num_single_layers": 11}
 """Enough blocks for two-digit indices."""
+SMALL = (4, 8, 12)
+"""Widths of a decoder that is smaller than its encoder."""
+WEIGHTS = "diffusion_pytorch_model.safetensors"
 LANGUAGE_MODEL = "language_model.model."
 OTHER_KEYS = ("vision_tower.", "multi_modal_projector.", "language_model.lm_head.")
 """Beginnings of keys of a Mistral Small 3."""
@@ -76,6 +79,17 @@ def test_transformer_file_uses_its_base_for_other_parts(
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder / "transformer").items()}
     assert_the_rest_is_the_bases(named, other, whole, tmp_path / "flux-2-klein-4b.safetensors")
+
+
+@pytest.mark.parametrize("original", [True, False], ids=["authors' keys", "diffusers' keys"])
+def test_a_smaller_decoder_in_a_vae_file(original: bool, folder: Path, tmp_path: Path) -> None:
+    """The config is the base's; FLUX.2-small-decoder is shared as a single file, too."""
+    smaller = {"decoder_block_out_channels": SMALL}
+    small = make_flux2(tmp_path / "small", transformer=WIDE, vae=smaller, seed=50)
+    tensors = vae(small / "vae") if original else load_file(small / "vae" / WEIGHTS)
+    file = write(tensors, tmp_path / "full_encoder_small_decoder.safetensors")
+    loaded = weights(folder, parts={"vae": str(file)})
+    assert are_equal(loaded.vae, weights(small).vae)
 
 
 @pytest.mark.parametrize("encoder", ["qwen3_4b", "qwen3_8b"])
