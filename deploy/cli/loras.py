@@ -61,11 +61,17 @@ def _line(lora: Mapping[str, Any]) -> str:
 
 
 def _upload(client: Client, args: argparse.Namespace) -> int:
+    from models.adapters.files.adapter import AdapterError
+    from models.adapters.files.peft_folder import with_config
+
     texts = without_none(name=args.name, model=args.model, trigger=args.trigger, expert=args.expert)
     try:
-        lora = client.upload_lora(texts, **without_none(file=args.file, preview=args.preview))
+        with with_config(args.file) as file:
+            lora = client.upload_lora(texts, **without_none(file=file, preview=args.preview))
     except OSError as error:
         raise UsageError(f"can't read {str(error.filename)!r}: {error.strerror}") from None
+    except AdapterError as error:
+        raise UsageError(str(error)) from None
     kind = "embedding" if lora["vectors"] else f"rank {lora['rank']}"
     say(f"uploaded {lora['name']}: {kind}, for {lora['model']}")
     return 0

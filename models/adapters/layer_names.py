@@ -22,15 +22,21 @@ from models.spec.lora import Expert
 DOTTED = (
     *("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model."),
     *("base_model.model.transformer.", "base_model.model.diffusion_model.", "model.", "unet."),
-    *("pipe.dit.", "dit."),
+    *("transformer.base_model.model.", "pipe.dit.", "dit."),
 )
-"""Prefixes of a denoising network's layers in files of diffusers, ComfyUI, PEFT, fal and
-DiffSynth-Studio."""
+"""Prefixes of a denoising network's layers in files of diffusers, ComfyUI, PEFT, fal, SimpleTuner
+and DiffSynth-Studio."""
 UNDERSCORED = (
     *("lora_unet_", "lora_transformer_", "lycoris_", "lora_unet__"),
     *("diffusion_model_", "transformer_", "unet_", ""),
 )
 """Prefixes of a denoising network's layers in the files of kohya, OneTrainer and LyCORIS."""
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "to_qkv": ("to_q", "to_k", "to_v"),
+    "to_kv": ("to_k", "to_v"),
+    "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj"),
+}
+"""Projections that diffusers fuses (`fuse_qkv_projections`), and their names before."""
 OF_PEFT = ("diffusion_model.default.", "default.")
 """Prefixes in files whose keys include PEFT's adapter name, `default`."""
 
@@ -80,7 +86,7 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
     }
     return NetworkNames(
         spelling.network,
-        {**dict(_absent(spelling, current)), **older, **current},
+        {**dict(_absent(spelling, current)), **dict(_joined(plain)), **older, **current},
         spelling.dotted,
         spelling.underscored,
         frozenset(swapped),
@@ -89,6 +95,17 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
         spelling.unread,
         spelling.unread_alone,
     )
+
+
+def _joined(plain: Mapping[str, Layers]) -> Iterator[tuple[str, Layers]]:
+    """Yield diffusers' names of fused projections, with the layers that each fuses."""
+    for attention in dict.fromkeys(name.rpartition(".")[0] for name in plain):
+        for joined, parts in JOINED.items():
+            layers = [plain.get(f"{attention}.{part}", {}) for part in parts]
+            inputs = {shape.in_features for layer in layers for shape in layer.values()}
+            if all(layers) and len(inputs) == 1:
+                together = {place: shape for layer in layers for place, shape in layer.items()}
+                yield f"{attention}.{joined}", together
 
 
 def _absent(spelling: Spelling, current: Mapping[str, Layers]) -> Iterator[tuple[str, Layers]]:

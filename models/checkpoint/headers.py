@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from models.checkpoint.direct_io import aligned
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, unreadable
 from models.checkpoint.gguf_file import ArrayEntry, read_gguf_header
+from models.checkpoint.llama_names import ARCHITECTURES, BEGINNINGS
 from models.checkpoint.weight_file import WeightFile
 from models.spec.file_kinds import (
     BEGINNING_BYTES,
@@ -27,8 +28,6 @@ from models.spec.file_kinds import (
 LENGTH_BYTES = 8
 """Width of the header length at the beginning of a safetensors file."""
 METADATA = "__metadata__"
-OF_TEXT_MODELS = ("blk.", "enc.blk.", "dec.blk.", "token_embd.")
-"""Beginnings of names that llama.cpp gives to arrays."""
 
 
 class WeightHeader(NamedTuple):
@@ -77,12 +76,17 @@ def _beginning(file: WeightFile, size: int) -> bytes:
 
 def _of_gguf(path: Path, file: WeightFile) -> WeightHeader:
     header = read_gguf_header(path, file)
-    if any(key.startswith(OF_TEXT_MODELS) for key in header.arrays):
-        raise UnsupportedCheckpoint(
-            f"{path} is a GGUF file of a text model ({header.architecture or 'no architecture'}), "
-            "whose arrays have llama.cpp's names; give a text encoder as safetensors"
-        )
-    return WeightHeader(header.arrays, {"architecture": header.architecture}, header.stop)
+    arrays = header.arrays
+    if any(key.startswith(BEGINNINGS) for key in arrays):
+        names = ARCHITECTURES.get(header.architecture)
+        if names is None:
+            raise UnsupportedCheckpoint(
+                f"{path} is a GGUF file of a text model "
+                f"({header.architecture or 'no architecture'}), whose numbers llama.cpp changes; "
+                f"read are {', '.join(ARCHITECTURES)}: give this text encoder as safetensors"
+            )
+        arrays = {names.of(key): entry for key, entry in arrays.items()}
+    return WeightHeader(arrays, {"architecture": header.architecture}, header.stop)
 
 
 def _of_safetensors(path: Path, file: WeightFile) -> WeightHeader:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.object_folder import copy_of, is_url, object_file, object_folder
-from models.spec.file_kinds import has_weight_ending
+from models.spec.file_kinds import PEFT_CONFIG, has_weight_ending
 
 PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
 """Files to download. Weights only from components' folders, since a repository's root contains the
@@ -90,7 +90,8 @@ def single_file(
         return path if path.is_file() else None
     if match is None or match["file"] is None:
         return None
-    folder = resolve(match["id"], patterns=(match["file"],), endpoint=endpoint, cache=cache)
+    config = str(PurePosixPath(match["file"]).with_name(PEFT_CONFIG))
+    folder = resolve(match["id"], patterns=(match["file"], config), endpoint=endpoint, cache=cache)
     if not (folder / match["file"]).is_file():
         raise CheckpointError(f"{source}: the hub has no file {match['file']!r} there")
     return folder / match["file"]
@@ -115,7 +116,7 @@ def resolve_file(
         return copy_of(source)
     if file := single_file(source, endpoint=endpoint, cache=cache):
         return file
-    patterns = ("*.safetensors", "*.sft")
+    patterns = ("*.safetensors", "*.sft", PEFT_CONFIG)
     return _only_file(source, resolve(source, patterns=patterns, endpoint=endpoint, cache=cache))
 
 

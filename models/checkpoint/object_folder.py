@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +22,7 @@ import obstore
 from models.checkpoint.direct_io import Scratch
 from models.checkpoint.folder import PICKLED, CheckpointError
 from models.checkpoint.object_file import ObjectFile, ObjectReference, store_at, with_retries
-from models.spec.file_kinds import has_weight_ending
+from models.spec.file_kinds import PEFT_CONFIG, PEFT_FILE, has_weight_ending
 
 TEXTS = (".json", ".txt", ".model")
 """File extensions of configs and vocabularies."""
@@ -70,10 +71,21 @@ def object_file(url: str) -> Path:
 
 @lru_cache
 def copy_of(url: str) -> Path:
-    """Download a complete weight file of an object store. Raises: as `object_folder`."""
+    """Download a complete weight file of an object store, with PEFT's config next to it.
+
+    Raises: as `object_folder`.
+    """
     root, _, name = url.rpartition("/")
-    meta = with_retries(lambda: obstore.head(store_at(root), name), url)
-    path, memory = _new_folder(root) / name, Scratch()
+    folder = _new_folder(root)
+    if name == PEFT_FILE:
+        with suppress(CheckpointError):  # there is none
+            _download(root, PEFT_CONFIG, folder)
+    return _download(root, name, folder)
+
+
+def _download(root: str, name: str, folder: Path) -> Path:
+    meta = with_retries(lambda: obstore.head(store_at(root), name), f"{root}/{name}")
+    path, memory = folder / name, Scratch()
     source = ObjectFile(_reference(root, meta))
     with path.open("wb") as file:
         for start in range(0, source.size, MAX_TEXT_BYTES):

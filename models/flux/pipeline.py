@@ -119,7 +119,8 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     def plan_request(self, request: FluxRequest, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan the steps."""
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts = read_texts(request, self.tokenizers, self._clip_tokens)
+        sizes = self.spec.embedding_sizes
+        texts = read_texts(request, self.tokenizers, self._clip_tokens, images, sizes)
         tokens = h * w // 4
         from_image = self.kind.starts_from_image and "image" in images
         strength = request.image_strength(from_image=from_image)
@@ -260,8 +261,9 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     ) -> dict[str, jax.Array]:
         """Encode the prompts, and append image prompts to the first."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
-        embeds = scaled(t5(inputs["t5_ids"]), inputs.get("token_weights"))
-        pooled = clip(inputs["clip_ids"]).pooled
+        embeds = t5(inputs["t5_ids"], vectors=inputs.get("t5_vectors"))
+        embeds = scaled(embeds, inputs.get("token_weights"))
+        pooled = clip(inputs["clip_ids"], inputs.get("clip_vectors")).pooled
         if PIXELS not in inputs:
             return {"prompt_embeds": embeds, "pooled_embeds": pooled}
         features = self.network(weights, "image_encoder")(inputs[PIXELS])

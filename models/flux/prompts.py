@@ -6,21 +6,43 @@ from collections.abc import Callable, Mapping
 
 from models.flux.request import FluxRequest
 from models.spec.prompt_syntax import PromptSyntax
+from models.text.embeddings import encoder_vectors, with_vectors
 from models.text.tokenizer import ReadTexts, Tokenizer, cut_prompts
 from models.text.weighted import read_lines
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
+IDS, VECTORS = ("clip_ids", "t5_ids"), ("clip_vectors", "t5_vectors")
+"""Names of the encoders' inputs: CLIP's, then T5's."""
 
 
-def read_texts(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
-    """Tokenize all prompts: `clip_ids`, `t5_ids` and, of weighted prompts, T5's `token_weights`.
+def read_texts(
+    request: FluxRequest,
+    tokenizers: Tokenizers,
+    clip_tokens: int,
+    files: Mapping[str, bytes],
+    hidden_sizes: Mapping[str, int],
+) -> ReadTexts:
+    """Tokenize all prompts, with the vectors of the embeddings that they name.
+
+    Inputs are `clip_ids`, `t5_ids`; of weighted prompts, T5's `token_weights`; of prompts with
+    embeddings, `clip_vectors` and `t5_vectors`.
 
     Args:
         clip_tokens: length of CLIP's input, markers included.
+        files: of the request by path.
+        hidden_sizes: of both encoders, in order.
 
     Raises: RequestError: weights out of range; names the field.
     """
-    return _READERS[request.prompt_syntax](request, tokenizers, clip_tokens)
+    encoders = [
+        encoder_vectors(request.embeddings, files, name, hidden)
+        for name, hidden in hidden_sizes.items()
+    ]
+    clip, t5 = tokenizers
+    if request.names_embeddings:
+        clip, t5 = encoders[0].tokenizer(clip), encoders[1].tokenizer(t5)
+    read = _READERS[request.prompt_syntax](request, (clip, t5), clip_tokens)
+    return with_vectors(read, encoders, zip(IDS, VECTORS, strict=True))
 
 
 def _plain(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:

@@ -70,6 +70,10 @@ def spec_of(
         ),
         read_pixels=kind.read_pixels,
         image_prompts=image_prompts,
+        embedding_sizes={
+            "clip": config.pooled_projection_dim,
+            "t5": config.joint_attention_dim,
+        },
     )
 
 

@@ -71,5 +71,13 @@ NAMINGS = (
 )
 """Array naming schemes of FLUX.2 in single files."""
 
-SPELLINGS = (Spelling(RENAMES, fused=lambda network: LAYERS, swapped=SWAPPED, unread=("norm",)),)
+SPELLINGS = (
+    Spelling(
+        RENAMES,
+        fused=lambda network: LAYERS,
+        swapped=SWAPPED,
+        synonyms=(("transformer_blocks", "sformer_blocks"),),  # as some converters shorten it
+        unread=("norm",),
+    ),
+)
 """Layer names of FLUX.2 in adapter files."""

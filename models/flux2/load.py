@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_model_index
+from models.checkpoint.folder import read_model_index, weight_files
 from models.checkpoint.single_file import VAE_PREFIXES, Naming
 from models.flow import parts
 from models.flow.chat_pipeline import ChatNetworks
@@ -28,6 +28,7 @@ from models.text.mistral import MistralConfig
 from models.text.qwen3 import Qwen3Config
 from models.vae import batch_normed
 from models.vae.batch_normed import BatchNormedAutoencoder, BatchNormedVaeConfig
+from models.vae.original_keys import ORIGINAL_MARK
 
 SYSTEM_MESSAGE = (
     "You are an AI that reasons about image descriptions. You give structured responses focusing "
@@ -75,6 +76,8 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2
     config, text, vae, scheduler = parts.read_configs(
         folder, reading.scheduler, Flux2Config, encoder.config, BatchNormedVaeConfig
     )
+    if "vae" in reading.parts:
+        vae = batch_normed.with_decoder_of(vae, weight_files(folder / "vae"))
     if config.guidance_embeds != is_dev:
         raise ValueError(f"guidance_embeds must be {str(is_dev).lower()} in this pipeline")
     states = len(encoder.states) * text.hidden_size
@@ -83,7 +86,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2
         ("transformer joint_attention_dim", config.joint_attention_dim, "text_encoder", states),
     )
     of_klein = DISTILLED if index.get("is_distilled", False) else BASE
-    in_file = Naming(VAE_PREFIXES, "bn.running_mean", batch_normed.authors_renames(vae))
+    in_file = Naming(VAE_PREFIXES, ORIGINAL_MARK, batch_normed.authors_renames(vae))
     return FamilyCheckpoint(
         FAMILY,
         {

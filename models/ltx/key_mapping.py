@@ -360,18 +360,36 @@ NAMINGS = (
 TRANSFORMER_SPELLING = Spelling(TRANSFORMER, fused=lambda network: LAYERS)
 
 
+_CONNECTOR_BLOCKS: Fused = {
+    f"{stream}_embeddings_connector.transformer_1d_blocks.{{}}.{layer}": (
+        f"{stream}_connector.transformer_blocks.{{}}.{layer}",
+    )
+    for stream in ("video", "audio")
+    for layer in (
+        *(f"attn1.to_{part}" for part in ("q", "k", "v", "out.0", "gate_logits")),
+        *("ff.net.0.proj", "ff.net.2"),
+    )
+}
+"""Original names of the connectors' layers, which are a part of the original transformer."""
+
+
 def _projections(network: Any) -> Fused:
-    """Return the original names of the text projections, and diffusers' name of a shared one."""
+    """Return the original names of the connectors, and diffusers' name of a shared projection."""
     video, audio = "video_text_proj_in", "audio_text_proj_in"
     if network.config.per_modality_projections:
-        return {"video_aggregate_embed": (video,), "audio_aggregate_embed": (audio,)}
-    return {"aggregate_embed": (video,), "text_proj_in": (video,)}
+        projections: Fused = {"video_aggregate_embed": (video,), "audio_aggregate_embed": (audio,)}
+    else:
+        projections = {"aggregate_embed": (video,), "text_proj_in": (video,)}
+    return {**projections, **_CONNECTOR_BLOCKS}
 
 
 CONNECTORS_SPELLING = Spelling(
     (*connector_renames(per_modality=True), *connector_renames(per_modality=False)),
     network="connectors",
-    dotted=("connectors.", "text_embedding_projection."),
+    dotted=(
+        *("connectors.", "text_embedding_projection."),
+        *("diffusion_model.", "model.diffusion_model.", "base_model.model.", ""),
+    ),
     underscored=(),
     fused=_projections,
 )

@@ -28,7 +28,7 @@ from models.sdxl.config import UNetConfig
 from models.sdxl.image_prompts import read_image_prompts
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
-from models.sdxl.prompts import read_texts
+from models.sdxl.prompts import IDS, NETWORKS, VECTORS, read_texts
 from models.sdxl.refining import (
     NO_REFINER,
     PREFIX,
@@ -39,11 +39,11 @@ from models.sdxl.refining import (
 )
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
-from models.sdxl.text_vectors import ENCODERS, encoder_vectors, with_vectors
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.option import OptionError
 from models.spec.request import RequestError
 from models.text.clip import ClipConfig
+from models.text.embeddings import encoder_vectors, with_vectors
 from models.text.tokenizer import ReadTexts, Tokenizer
 from models.vision.preprocess import ClipPreprocessor
 
@@ -140,14 +140,14 @@ class Preparation:
         texts = request.texts(prompts)[: len(self.tokenizers)]
         encoders = [
             encoder_vectors(request.embeddings, images, name, tower.hidden_size)
-            for name, tower in zip(ENCODERS[-len(self.towers) :], self.towers, strict=True)
+            for name, tower in zip(NETWORKS[-len(self.towers) :], self.towers, strict=True)
         ]
         tokenizers = self.tokenizers
         if request.names_embeddings:
             pairs = zip(encoders, self.tokenizers, strict=True)
             tokenizers = tuple(encoder.tokenizer(plain) for encoder, plain in pairs)
         read = read_texts(request.prompt_syntax, texts, tokenizers, self._tokens)
-        return with_vectors(read, encoders)
+        return with_vectors(read, encoders, zip(IDS, VECTORS, strict=True))
 
     def _idle_options(self, request: SdxlRequest, task: Task) -> tuple[RequestWarning, ...]:
         return idle_options(request.scheduler, partial(self._planned, request, task))

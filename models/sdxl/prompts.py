@@ -13,6 +13,8 @@ from models.text.weighted import Chunks, cut_warning, in_chunks, read_weighted
 
 ENCODERS = ("CLIP-L", "CLIP-G")
 """Display names of SDXL's two text encoders."""
+NETWORKS = ("clip", "clip_2")
+"""Their names in the pipeline's weights; a refiner has the second."""
 IDS, WEIGHTS = ("ids", "ids_2"), ("token_weights", "token_weights_2")
 VECTORS = ("token_vectors", "token_vectors_2")
 """Names of the encoders' inputs: the model's first encoder, then its second."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from models.spec.embeddings import INTRODUCTION, PROMPTS
 from models.spec.field_types import (
     SWITCH,
     ClipSkip,
@@ -85,12 +84,6 @@ class SdxlRequest(Request):
         fields = ("prompt", "negative_prompt")[:prompts]
         first = {field: getattr(self, field) or "" for field in fields}
         return first, dict(map(self._second, fields))
-
-    @property
-    def names_embeddings(self) -> bool:
-        """True if a prompt names embeddings, known or not."""
-        texts = (getattr(self, field) or "" for field in PROMPTS)
-        return bool(self.embeddings) or any(INTRODUCTION in text.lower() for text in texts)
 
     def _second(self, field: str) -> tuple[str, str]:
         """Return the second encoder's request field and text; falls back to the first encoder's."""

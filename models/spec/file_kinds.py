@@ -19,6 +19,8 @@ MAX_HEADER_MARKS = 2_000_000
 180,000 arrays, or megabytes of metadata."""
 ENDINGS = (".safetensors", ".sft", ".gguf")
 """Endings of weight files, in lowercase, where only names are known: in listings and URLs."""
+PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+"""Names of an adapter's weights and config in a folder that PEFT saves."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from models.spec.controls import ControlOptions
+from models.spec.embeddings import INTRODUCTION, PROMPTS
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 from models.spec.image_prompts import ImagePromptOptions
 from models.spec.lora import RequestedLora
@@ -67,6 +68,12 @@ class Request:
     def embeddings(self) -> tuple[RequestedLora, ...]:
         """Textual inversion embeddings that the prompts name."""
         return tuple(entry for entry in self.loras if entry.vectors)
+
+    @property
+    def names_embeddings(self) -> bool:
+        """True if a prompt names embeddings, known or not."""
+        texts = (getattr(self, field, None) or "" for field in PROMPTS)
+        return bool(self.embeddings) or any(INTRODUCTION in text.lower() for text in texts)
 
     @property
     def adapters(self) -> tuple[RequestedLora, ...]:

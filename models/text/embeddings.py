@@ -6,14 +6,16 @@ of a name, which are tokenized separately.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int
 
-from models.spec.embeddings import mentions
-from models.text.tokenizer import Piece, Tokenizer, Tokens, from_word
+from models.spec.embeddings import mentions, path_of
+from models.spec.lora import RequestedLora
+from models.text.tokenizer import Piece, ReadTexts, Tokenizer, Tokens, from_word
 
 
 class EmbeddingTokenizer(Tokenizer):
@@ -101,3 +103,51 @@ def token_vectors(
     result = np.zeros((*ids.shape, vectors.shape[1]), np.float32)
     result[is_vector] = vectors[-1 - ids[is_vector]]
     return result
+
+
+class EncoderVectors(NamedTuple):
+    """Textual inversion embeddings of a request for one text encoder."""
+
+    counts: Mapping[str, int]
+    """Number of vectors by embedding, in order."""
+    vectors: Float32[np.ndarray, "all hidden"]
+
+    def tokenizer(self, plain: Tokenizer) -> Tokenizer:
+        """Return the encoder's tokenizer for prompts that name embeddings."""
+        return EmbeddingTokenizer(plain, self.counts)
+
+
+def encoder_vectors(
+    embeddings: Sequence[RequestedLora], files: Mapping[str, bytes], encoder: str, hidden: int
+) -> EncoderVectors:
+    """Return the vectors of a request's textual inversion embeddings for one encoder.
+
+    Args:
+        files: of the request by path, float32 [vectors, hidden] for embeddings.
+        encoder: name of the encoder in the pipeline's weights.
+    """
+    arrays = {
+        entry.name: np.frombuffer(files.get(path_of(entry.name, encoder), b""), "<f4")
+        for entry in embeddings
+    }
+    by_name = {name: array.reshape(-1, hidden) for name, array in arrays.items()}
+    return EncoderVectors(
+        {name: len(array) for name, array in by_name.items()},
+        np.concatenate([np.zeros((0, hidden), np.float32), *by_name.values()]),
+    )
+
+
+def with_vectors(
+    read: ReadTexts, encoders: Sequence[EncoderVectors], inputs: Iterable[tuple[str, str]]
+) -> ReadTexts:
+    """Add the vectors of embeddings' negative tokens to the text encoders' inputs.
+
+    Args:
+        inputs: names of the ids and the vectors of each encoder.
+    """
+    added = {}
+    for encoder, (ids, name) in zip(encoders, inputs, strict=False):
+        vectors = token_vectors(read.inputs[ids], encoder.vectors)
+        if vectors is not None:
+            added[name] = vectors
+    return read._replace(inputs={**read.inputs, **added})

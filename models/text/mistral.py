@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.llama_names import INTERLEAVED, separated
 from models.nn.attention.attention import Attention, default_attention
 from models.spec.field_types import MAX_TEXT_TOKENS
 from models.text.qwen import VISION_KEYS, WITH_VISION, Decoder
@@ -96,6 +99,15 @@ class MistralEncoder(QwenEncoder):
         super().__init__(config, states, rngs=rngs, param_dtype=param_dtype, attention=attention)
 
 
-def renames_of(config: MistralConfig, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
+def renames_of(config: MistralConfig, states: tuple[int, ...]) -> Renames:
     """Return rename rules for the encoder of those states; the vision part is ignored."""
-    return (*renames_up_to(config, states, WITH_VISION), *VISION_KEYS)
+    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+    of_llama = (
+        (
+            rf"{WITH_VISION}layers\.(\d+)\.self_attn\.{letter}_proj\.{INTERLEAVED}\.weight",
+            rf"blocks.attention.{letter}.kernel[\1]",
+            partial(separated, count),
+        )
+        for letter, count in heads.items()
+    )
+    return (*renames_up_to(config, states, WITH_VISION), *of_llama, *VISION_KEYS)

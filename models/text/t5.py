@@ -93,10 +93,20 @@ class T5Encoder(nnx.Module):
         self.final_norm = rms_norm(config, **kinds)
 
     def __call__(
-        self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
+        self,
+        tokens: Int[Array, "batch tokens"],
+        mask: Bool[Array, "batch tokens"] | None = None,
+        vectors: Float[Array, "batch tokens d_model"] | None = None,
     ) -> Float[Array, "batch tokens d_model"]:
-        """Encode tokens; only keys for which `mask` is True are attended to (None: all)."""
-        x = split(self.token_embedding.embedding[...][tokens], None, None, None)
+        """Encode tokens; only keys for which `mask` is True are attended to (None: all).
+
+        Args:
+            vectors: embeddings of negative tokens, in place of the vocabulary's.
+        """
+        x = self.token_embedding.embedding[...][tokens]
+        if vectors is not None:
+            x = jnp.where(tokens[..., None] < 0, vectors.astype(x.dtype), x)
+        x = split(x, None, None, None)
         bias = position_bias(self.relative_bias, self.config, tokens.shape[1], mask)
         x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
         normed: Array = self.final_norm(x)

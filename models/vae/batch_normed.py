@@ -6,7 +6,10 @@ statistics; Ioffe and Szegedy 2015, algorithm 2.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint.key_mapping import Renames, layer_renames
+from models.checkpoint.single_file import shapes_of
 from models.nn.attention.attention import CrossAttention
 from models.vae import key_mapping
 from models.vae.config import VaeConfig
@@ -21,6 +25,10 @@ from models.vae.image import AutoencoderKL
 from models.vae.original_keys import vae_renames
 from models.vae.sharded import attend_by_positions
 
+_FIRST_CONVOLUTION = re.compile(
+    r"(?:.+\.)?decoder\.(?:up\.(\d+)\.block|up_blocks\.(\d+)\.resnets)\.0\.conv1\.weight"
+)
+"""Keys of the first convolution of a decoder's level, by the authors' names or diffusers'."""
 DOWN, UP = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
 PATCH = (2, 2)
 """Latents that a token packs: the only size in diffusers' pipelines."""
@@ -65,6 +73,24 @@ class BatchNormedVaeConfig(VaeConfig):
     def packed_channels(self) -> int:
         """Channels of a token of packed latents."""
         return PATCH[0] * PATCH[1] * self.latent_channels
+
+
+def with_decoder_of(config: BatchNormedVaeConfig, files: Iterable[Path]) -> BatchNormedVaeConfig:
+    """Return a VAE's config with the widths that its decoder has in the weight files.
+
+    Files of a smaller decoder are shared without a config. Raises: CheckpointError: damaged files.
+    """
+    levels, widths = len(config.block_out_channels), {}
+    for file in files:
+        for key, shape in shapes_of(file).items():
+            if match := _FIRST_CONVOLUTION.fullmatch(key):
+                original, block = match.groups()
+                widths[levels - 1 - int(block) if block else int(original)] = shape[0]
+    if {*widths} != {*range(levels)}:
+        return config
+    decoder = tuple(widths[level] for level in range(levels))
+    is_same = decoder == config.of_decoder.block_out_channels
+    return config if is_same else replace(config, decoder_block_out_channels=decoder)
 
 
 class LatentStatistics(nnx.Module):

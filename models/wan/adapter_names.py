@@ -24,7 +24,7 @@ def _expert(network: str, expert: Expert) -> Spelling:
         fused=lambda network: LAYERS,
         expert=expert,
         unread=(
-            *("norm", "modulation", r"(?:^|\.)patch_embedding(?:$|\.)"),
+            *("norm", "modulation", r"\.diff_m$", r"(?:^|\.)patch_embedding(?:$|\.)"),
             r"img_emb\.proj\.[04](?:$|\.)",
         ),
         unread_alone=("time_projection", "time_proj$"),

@@ -29,8 +29,9 @@ class EmbeddingSettings(Section):
     """Embedding (textual inversion) of the operator's, whose name prompts may contain."""
 
     source: str
-    """Safetensors file with `clip_l` and `clip_g`, folder that contains only this file, or
-    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
+    """Safetensors file with `clip_l` and `clip_g` (SDXL) or `t5` (Flux), folder that contains only
+    this file, or `hub-id@revision:file`. The revision and the file's name may be omitted if
+    unambiguous."""
     model: str
     """Name of the model that the embedding is for, as of an adapter."""
     tenants: tuple[str, ...] = ()

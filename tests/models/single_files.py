@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,17 @@ def write(tensors: Tensors, file: Path) -> Path:
     return file
 
 
-def weights(source: Path, base: Path | None = None, dtype: str = "float32") -> Any:
-    """Return the networks of a checkpoint with the family's own structure."""
+def weights(
+    source: Path, base: Path | None = None, dtype: str = "float32", **how: Mapping[str, str]
+) -> Any:
+    """Return the networks of a checkpoint with the family's own structure.
+
+    Args:
+        how: `parts` of the checkpoint.
+    """
     base_path = None if base is None else str(base)
     with coarse.compiled():
-        return registry.load("tiny", str(source), dtype, {}, base=base_path).weights
+        return registry.load("tiny", str(source), dtype, {}, base=base_path, **how).weights
 
 
 def are_equal(output: PyTree, expected: PyTree) -> bool:

@@ -6,10 +6,14 @@ across the rows of convolutions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from gguf import MODEL_ARCH, get_tensor_name_map
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
@@ -21,6 +25,7 @@ from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.models.wan.test_single_file import authors as wan_authors
 from tests.models.zimage.original_writer import transformer as comfys
 from tests.parity.tiny import make_flux
+from tests.parity.tiny_flux2 import make_flux2_dev
 from tests.parity.tiny_ltx_pipeline import make_ltx
 from tests.parity.tiny_qwenimage import make_qwenimage
 from tests.parity.tiny_sdxl import make_sdxl
@@ -106,15 +111,69 @@ def test_leading_axes_that_tools_drop_are_restored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("enc.blk.0.attn_q.weight", r"t5\.gguf is a GGUF file of a text model \(t5encoder\)"),
+        (
+            "blk.0.attn_q.weight",
+            r"x\.gguf is a GGUF file of a text model \(gemma3\), whose numbers",
+        ),
         ("blocks.0.self_attn.q.weight", "no Flux transformer in it"),
     ],
 )
 def test_a_file_of_another_model_is_named(key: str, message: str, tmp_path: Path) -> None:
     base, stored = flux(tmp_path / "base")
-    write_gguf({key: stored["img_in.weight"]}, tmp_path / "t5.gguf", "t5encoder")
+    write_gguf({key: stored["img_in.weight"]}, tmp_path / "x.gguf", "gemma3")
     with pytest.raises(UnsupportedCheckpoint, match=message):
-        weights(tmp_path / "t5.gguf", base)
+        weights(tmp_path / "x.gguf", base)
+
+
+TEXT_ENCODERS = (
+    ("t5encoder", make_flux, "text_encoder_2", MODEL_ARCH.T5ENCODER),
+    *(
+        pytest.param(*entry, marks=pytest.mark.nightly)
+        for entry in (
+            ("t5encoder", make_wan, "text_encoder", MODEL_ARCH.T5ENCODER),
+            ("qwen3", make_zimage, "text_encoder", MODEL_ARCH.QWEN3),
+            ("qwen2vl", make_qwenimage, "text_encoder", MODEL_ARCH.QWEN2VL),
+            ("llama", make_flux2_dev, "text_encoder", MODEL_ARCH.LLAMA),
+        )
+    ),
+)
+"""Architectures of text encoders, makers of a checkpoint, and the encoder's part in it."""
+
+
+def in_halves(key: str, tensor: torch.Tensor, config: dict[str, Any]) -> torch.Tensor:
+    """Undo llama.cpp's `LlamaModel.permute`: row 2i of a head was i, and row 2i + 1 its partner."""
+    kind = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    name = kind.get(key.split(".")[-2])
+    if name is None:
+        return tensor
+    heads = tensor.chunk(config["text_config"][name])
+    return torch.cat([rows for head in heads for rows in (head[0::2], head[1::2])])
+
+
+@pytest.mark.parametrize(("architecture", "make", "part", "kind"), TEXT_ENCODERS)
+def test_a_text_encoder_with_llama_cpps_names(
+    architecture: str, make: Callable[[Path], Path], part: str, kind: MODEL_ARCH, tmp_path: Path
+) -> None:
+    base = make(tmp_path / "base")
+    stored = {
+        key.replace("language_model.", ""): tensor
+        for key, tensor in load_file(base / part / "model.safetensors").items()
+        if not any(part in key for part in ("visual", "vision", "projector"))
+    }
+    config = json.loads((base / part / "config.json").read_text())
+    names = get_tensor_name_map(kind, 64)
+    of_llama = {key: names.get_name(key, (".weight", ".bias")) or "" for key in stored}
+    assert len({*of_llama.values(), ""}) == len(stored) + 1
+    file, plain = tmp_path / "encoder.gguf", tmp_path / "plain.safetensors"
+    decoded = write_gguf(
+        {of_llama[key]: tensor for key, tensor in stored.items()}, file, architecture
+    )
+    assert any(not decoded[of_llama[key]].equal(stored[key].float()) for key in stored)
+    authors = {key: decoded[of_llama[key]] for key in stored}
+    if architecture == "llama":
+        authors = {key: in_halves(key, tensor, config) for key, tensor in authors.items()}
+    write(authors, plain)
+    assert are_equal(*(weights(base, parts={part: str(source)}) for source in (file, plain)))
 
 
 def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:

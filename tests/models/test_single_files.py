@@ -254,3 +254,16 @@ def test_the_writer_against_diffusers(family: Family, folder: Path) -> None:
     network = family.network.from_pretrained(folder, subfolder=family.component)
     converted = family.converted or family.transformer
     assert_converted(family.convert(converted(folder)), network)
+
+
+@pytest.mark.parametrize("original", [True, False], ids=["authors' keys", "diffusers' keys"])
+def test_a_smaller_decoder_in_a_vae_file(original: bool, tmp_path: Path) -> None:
+    """The config is the base's; FLUX.2-small-decoder is shared as a single file, too."""
+    folder = make_flux2(tmp_path / "base")
+    smaller = {"decoder_block_out_channels": (4, 8, 12)}
+    small = make_flux2(tmp_path / "small", vae=smaller, seed=50)
+    stored_vae = small / "vae/diffusion_pytorch_model.safetensors"
+    tensors = flux2.vae(small / "vae") if original else load_file(stored_vae)
+    file = write(tensors, tmp_path / "full_encoder_small_decoder.safetensors")
+    loaded = weights(folder, parts={"vae": str(file)})
+    assert are_equal(loaded.vae, weights(small).vae)

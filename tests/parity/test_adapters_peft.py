@@ -20,6 +20,7 @@ from models.adapters.files.adapter import Adapter, KernelShape, LayerPosition
 from models.adapters.files.formats import read
 from models.adapters.files.names import Names, NetworkNames
 from models.adapters.fuse import fusing
+from models.checkpoint.hub import resolve_file
 from models.nn.layers.convolution import convolved
 from models.nn.layers.parameterised import conv, linear
 from models.parallel.row_adapters import RowAdapters
@@ -42,7 +43,7 @@ NAMES = Names(
                 "flat": {LayerPosition("flat"): KernelShape(IN, OUT)},
                 "window": {LayerPosition("window"): KernelShape(IN, OUT, (3, 3))},
             },
-            ("net.",),
+            ("net.", "base_model.model."),
             (),
         ),
     )
@@ -119,6 +120,24 @@ def trained(config: Any) -> tuple[TorchLayers, Any, Tensors]:
     return plain, model, {f"net.{key}": value for key, value in tensors.items()}
 
 
+FOLDERS: dict[str, Callable[[], Any]] = {
+    "LoRA": lambda: LoraConfig(r=3, lora_alpha=5, target_modules=LAYERS),
+    "rank-stabilized": lambda: LoraConfig(
+        r=3, lora_alpha=5, use_rslora=True, target_modules=LAYERS
+    ),
+    "patterns": lambda: LoraConfig(
+        r=3,
+        lora_alpha=5,
+        rank_pattern={"flat": 2},
+        alpha_pattern={"^window": 7},
+        target_modules=LAYERS,
+    ),
+    **{kind: CONFIGS[kind] for kind in ("DoRA", "LoHa", "LoKr", "LoKr, Tucker")},
+    "LoKr, whole factors": lambda: LoKrConfig(r=64, alpha=24, target_modules=LAYERS),
+}
+"""Configs of adapters that PEFT saves as a folder, with the alphas in `adapter_config.json`."""
+
+
 def inputs() -> Mapping[str, np.ndarray]:
     rng = np.random.default_rng(7)
     return {
@@ -192,3 +211,16 @@ def test_layers_are_changed_as_by_peft(kind: str, scale: float, tmp_path: Path) 
             output = call(getattr(banked, name), both)
         assert gap(output[1:], expected) < RELATIVE_OF_ROWS
         np.testing.assert_array_equal(output[0], plain_rows[0])
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_folders_of_peft_have_the_scales_of_their_config(kind: str, tmp_path: Path) -> None:
+    plain, model, _ = trained(FOLDERS[kind]())
+    model.save_pretrained(str(tmp_path))
+    network = fused(Layers(plain), read(resolve_file(str(tmp_path)), NAMES), 1.0)
+    (tmp_path / "adapter_config.json").unlink()
+    unscaled = fused(Layers(plain), read(resolve_file(str(tmp_path)), NAMES), 1.0)
+    for name, x in inputs().items():
+        expected = theirs(model, name, x)
+        assert gap(call(getattr(network, name), x), expected) < RELATIVE
+        assert gap(call(getattr(unscaled, name), x), expected) > FAR, "the config must count"

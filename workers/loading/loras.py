@@ -15,6 +15,7 @@ from typing import Any
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
 from models.adapters.files.names import Names
+from models.adapters.files.peft_folder import folder_config
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file
 from models.spec.lora import PAGE_RANK, Lora
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PAGES = 16
 """Default pages of an adapter bank if the settings name adapters for the model."""
-READER = "3"
+READER = "4"
 """Version of the facts of a file, which earlier starts stored."""
 NO_EMBEDDING = "it is an adapter, not an embedding; name it in [loras] instead of [embeddings]"
 SHORTEST_FINGERPRINT = 8
@@ -127,7 +128,8 @@ def _facts_of(
 ) -> Mapping[str, Any]:
     """Return digest, size, rank and networks of an adapter's file after validating all of it."""
     stat = path.stat()
-    identity = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.expert)
+    config = hashlib.sha256(folder_config(path)).hexdigest()
+    identity = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.expert, config)
 
     def inspect_file() -> dict[str, Any]:
         ranks = PAGE_RANK * spec.lora_pages
@@ -152,6 +154,8 @@ def _facts_of(
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of an adapter's file and, of PEFT's folders, the config next to it."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(folder_config(path))
+    return digest.hexdigest()

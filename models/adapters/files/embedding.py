@@ -1,7 +1,8 @@
 """Embeddings (textual inversion): vectors that stand for a word of a prompt, one or more tokens.
 
 Source: Gal et al. 2022, section 4. Keys are those of diffusers' advanced training script and
-kohya's sd-scripts (`clip_l` and `clip_g`), and OneTrainer's of embeddings in an adapter's file.
+kohya's sd-scripts (`clip_l` with `clip_g` for SDXL or `t5` for Flux), OneTrainer's of embeddings in
+an adapter's file, and ComfyUI's (`t5xxl`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
 KEYS: Mapping[str, tuple[str, ...]] = {
     "clip": ("clip_l", "text_encoders_0"),
     "clip_2": ("clip_g", "text_encoders_1"),
+    "t5": ("t5", "t5xxl"),
 }
 """Keys of an encoder's vectors, by the encoder's name in a pipeline's weights."""
 MAX_VECTORS = 75
@@ -29,7 +31,7 @@ BUNDLE = "bundle_emb."
 MAX_BUNDLED = 64
 """Maximum number of embeddings in an adapter's file that are used."""
 _BUNDLED = re.compile(rf"{re.escape(BUNDLE)}(?P<name>.{{1,100}})\.[^.]+")
-_SINGLE = re.compile(r"emb_params|string_to_param\.\*|<[^<>]+>|t5xxl")
+_SINGLE = re.compile(r"emb_params|string_to_param\.\*|<[^<>]+>")
 """Keys of embeddings with the vectors of a single encoder."""
 
 Vectors = Mapping[str, np.ndarray]
@@ -55,6 +57,9 @@ def inspect_embedding(file: TensorFile, hidden_sizes: Mapping[str, int]) -> Adap
     warnings = [
         f"it has no vectors for {name}, which reads nothing in its place" for name in missing
     ]
+    used = [entry.key for entry in _entries(file, hidden_sizes, "").values()]
+    if unused := sorted(file.entries.keys() - used):
+        warnings.append(f"keys without effect: {', '.join(unused)}")
     return AdapterSummary(
         0,
         tuple(sorted(vectors)),
@@ -108,7 +113,7 @@ def _entries(
     if not hidden_sizes:
         raise AdapterError(
             "it is an embedding (textual inversion), which this model does not read; models of "
-            "SDXL do"
+            "SDXL and Flux do"
         )
     entries = {
         encoder: file.entries[prefix + key]
@@ -117,7 +122,7 @@ def _entries(
         if prefix + key in file.entries
     }
     if not entries:
-        _other_model(file.entries)
+        _other_model(file.entries, hidden_sizes)
     for encoder, entry in entries.items():
         _check_shape(entry, hidden_sizes[encoder])
     return entries
@@ -137,9 +142,9 @@ def _check_shape(entry: TensorEntry, hidden: int) -> None:
         )
 
 
-def _other_model(entries: Mapping[str, TensorEntry]) -> NoReturn:
+def _other_model(entries: Mapping[str, TensorEntry], encoders: Collection[str]) -> NoReturn:
     key, entry = next(iter(entries.items()))
-    expected = " and ".join(names[0] for names in KEYS.values())
+    expected = " and ".join(KEYS[encoder][0] for encoder in encoders)
     raise AdapterError(
         f"it is an embedding of a single encoder ({key}, {entry.shape[-1] if entry.shape else 1} "
         f"numbers a vector), as for Stable Diffusion 1 and 2; this model reads {expected}"

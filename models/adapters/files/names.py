@@ -64,9 +64,10 @@ class NetworkNames:
             plain = name.removeprefix(prefix)
             if name.startswith(prefix) and plain in self.names:
                 return self._named(plain)
+        flat = name.replace(".", "_").rstrip("_")  # converters mix dots and underscores
         for prefix in self.underscored:
-            plain = self._with_dots.get(name.removeprefix(prefix), "")
-            if name.startswith(prefix) and plain:
+            plain = self._with_dots.get(flat.removeprefix(prefix), "")
+            if flat.startswith(prefix) and plain:
                 return self._named(plain)
         return None
 

@@ -60,7 +60,7 @@ def reason_of(entry: TensorEntry, file: TensorFile, names: Names) -> Reason | No
         return "unread"
     if any(pattern.fullmatch(entry.key) for pattern in (_MARKER, _BUFFERS, _ENCODERS)):
         return "unread"
-    if re.search(r"\.diff(?:_b)?$", entry.key):
+    if re.search(r"\.diff(?:_[bm])?$", entry.key):
         unread = (pattern for network in names.networks for pattern in network.unread)
         if any(re.search(pattern, entry.key) for pattern in unread):
             return "unread"

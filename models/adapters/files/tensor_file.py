@@ -85,6 +85,7 @@ class TensorFile:
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
         self._descriptor = descriptor
         self.bytes = os.fstat(descriptor).st_size
         _check_kind(path, os.pread(descriptor, BEGINNING_BYTES, 0), self.bytes)

@@ -11,7 +11,7 @@ from typing import Any
 from service.jobs.model.job import FieldWarning
 from service.routes.compat.call import Call
 from service.routes.compat.names import FieldNames
-from service.routes.compat.nearest_size import size_of_ratio
+from service.routes.compat.nearest_size import OF_IMAGE, size_of_ratio
 from service.schemas.request import GenerateRequest
 
 _SAFETY = "has no effect; this server's operator configures the safety check"
@@ -48,6 +48,7 @@ def asks_for_nothing(value: Any) -> bool:
 
 _NATIVE_FIELDS = frozenset(GenerateRequest.model_fields)
 SIDES = ("width", "height")
+_MEGAPIXELS = " MP"
 
 
 def without_effect(
@@ -77,19 +78,25 @@ def without_effect(
 async def with_size(call: Call, fields: Mapping[str, Any], names: FieldNames) -> dict[str, Any]:
     """Replace `aspect_ratio` and `megapixels` in a vendor's request by width and height.
 
-    The size is the nearest that the model supports, by default with its area. Width and height of
-    the request take precedence.
+    FLUX.2's models at Replicate have the area as `resolution`, such as `1 MP`. The size is the
+    nearest that the model supports, by default with its area. Width and height of the request take
+    precedence.
 
     Raises: Problem: no such model, or an aspect ratio that is none.
     """
     if "aspect_ratio" not in fields:
         return dict(fields)
     rest = {name: value for name, value in fields.items() if name != "aspect_ratio"}
+    resolution = rest.get("resolution")
+    if isinstance(resolution, str) and resolution.endswith(_MEGAPIXELS):
+        rest["megapixels"] = rest.pop("resolution").removesuffix(_MEGAPIXELS)
+    elif resolution in OF_IMAGE:
+        del rest["resolution"]
     if {*SIDES} & rest.keys():
         return rest
     front, name = call.front, names.of("aspect_ratio")
     spec = (await front.models.get(fields["model"])).spec
-    ratio, area = fields["aspect_ratio"], fields.get("megapixels")
+    ratio, area = fields["aspect_ratio"], rest.get("megapixels")
     size = size_of_ratio(spec, front.settings.limits, ratio, name, area)
     if size is None:
         return rest

@@ -124,7 +124,23 @@ def test_adapters_may_contain_embeddings(tmp_path: Path) -> None:
 
 def test_models_without_embeddings_and_adapters_refuse_them(tmp_path: Path) -> None:
     path = file_of(tmp_path, clip_l=random(1, 6), clip_g=random(1, 10))
-    with pytest.raises(AdapterError, match="which this model does not read; models of SDXL do"):
+    with pytest.raises(
+        AdapterError, match="which this model does not read; models of SDXL and Flux do"
+    ):
         inspect(path, Names(()))
     with pytest.raises(AdapterError, match="is an embedding"):
         read(path, NAMES)
+
+
+@pytest.mark.parametrize("key", ["t5", "t5xxl"])
+def test_flux_reads_vectors_of_clip_and_t5(key: str, tmp_path: Path) -> None:
+    sizes = {"clip": 6, "t5": 12}
+    arrays = {"clip_l": random(2, 6), key: random(3, 12)}
+    path = file_of(tmp_path, **arrays)
+    summary = inspect(path, Names((), sizes))
+    assert (summary.vectors, summary.networks, summary.warnings) == (3, ("clip", "t5"), ())
+    np.testing.assert_array_equal(read_embedding(path, sizes, "x")["t5"], arrays[key])
+    (warning, ignored) = inspect(path, Names((), SIZES)).warnings  # SDXL shares CLIP-L
+    assert "no vectors for clip_g" in warning and ignored == f"keys without effect: {key}"
+    with pytest.raises(AdapterError, match="this model reads clip_l and t5"):
+        inspect(file_of(tmp_path, emb_params=random(2, 6)), Names((), sizes))

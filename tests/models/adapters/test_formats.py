@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from models.adapters.files.adapter import AdapterError
-from models.adapters.files.alphas import METADATA
 from models.adapters.files.formats import inspect, read
+from models.adapters.files.peft_folder import METADATA, with_config
 from tests.models.adapters.published_names import published, write
 
 Arrays = dict[str, np.ndarray]
@@ -195,7 +195,7 @@ def test_metadata_that_are_wrong_are_named(config: str, reason: str, tmp_path: P
 def test_different_alphas_in_keys_and_metadata_are_refused(tmp_path: Path) -> None:
     config = json.dumps({"transformer.lora_alpha": 4})
     file = write(tmp_path / "a.safetensors", alpha(1.0)(sound()), {METADATA: config})
-    with pytest.raises(AdapterError, match="of 1 in a key and of 4 in its metadata: keep one"):
+    with pytest.raises(AdapterError, match="of 1 in a key and of 4 in lora_adapter_metadata"):
         inspect(file, published("flux"))
 
 
@@ -224,6 +224,46 @@ def test_alphas_of_metadata_scale_each_layer(
     file = write(tmp_path / "a.safetensors", sound(), {METADATA: json.dumps(named)})
     changes = read(file, published("flux")).networks["transformer"].values()
     assert [change.scale for change in changes] == pytest.approx(scales)
+
+
+def test_config_without_networks_scales_each_layer(tmp_path: Path) -> None:
+    """As diffusers' `save_lora_adapter` of a single network writes it."""
+    config = {"lora_alpha": 8, "alpha_pattern": {"ff.net.2": 1}, "r": 2, "peft_type": "LORA"}
+    arrays = {key.removeprefix("transformer."): array for key, array in sound().items()}
+    file = write(tmp_path / "a.safetensors", arrays, {METADATA: json.dumps(config)})
+    changes = read(file, published("flux")).networks["transformer"].values()
+    assert [change.scale for change in changes] == pytest.approx((4.0, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"init_lora_weights": "pissa_niter_4"}', "pissa_niter_4 changes the base"),
+        ("{", "adapter_config.json is no JSON"),
+        ("[]", "adapter_config.json is no object"),
+        ('{"alpha_pattern": {"(a+)+": 2}}', r"adapter_config.json: alpha_pattern has \(a\+\)\+, w"),
+    ],
+)
+def test_unusable_configs_of_a_folder_are_refused(config: str, reason: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "adapter_model.safetensors", sound(), {})
+    (tmp_path / "adapter_config.json").write_text(config)
+    with pytest.raises(AdapterError, match=reason):
+        inspect(file, published("flux"))
+    assert inspect(file.rename(tmp_path / "another.safetensors"), published("flux")).rank == 5
+
+
+def test_a_copy_for_an_upload_has_the_config_of_its_folder(tmp_path: Path) -> None:
+    file = write(tmp_path / "adapter_model.safetensors", sound(), {"trained": "yes"})
+    (tmp_path / "adapter_config.json").write_text('{"lora_alpha": 8}')
+    with with_config(file) as copy:
+        assert copy.parent != tmp_path
+        changes = read(copy, published("flux")).networks["transformer"].values()
+        assert [change.scale for change in changes] == pytest.approx((4.0, 1.6))
+    assert not copy.exists()
+    for content in (b"", b"x" * 20, b"\x02" + bytes(7) + b"[]"):
+        file.write_bytes(content)
+        with with_config(file) as same:
+            assert same == file
 
 
 @pytest.mark.parametrize(

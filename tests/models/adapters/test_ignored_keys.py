@@ -119,6 +119,18 @@ def test_adapters_of_image_to_video_work_on_text_to_video(name: str, tmp_path: P
     assert summary.networks == ("transformer",)
 
 
+@pytest.mark.parametrize(
+    "key", ["blocks.0.diff_m", "blocks.3.modulation.diff", "head.modulation.diff"]
+)
+def test_differences_of_modulations_are_passed_over_as_in_diffusers(
+    key: str, tmp_path: Path
+) -> None:
+    """Public LoRAs that were extracted from distilled checkpoints of Wan have them."""
+    arrays = matrices("diffusion_model.blocks.0.self_attn.q", 5120, 5120)
+    summary = inspected(tmp_path, arrays | {f"diffusion_model.{key}": np.ones((1, 6, 4))}, "wan")
+    assert summary.warnings == (f"keys without effect: diffusion_model.{key}",)
+
+
 def test_file_with_only_absent_layers_is_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "a.safetensors", matrices("blocks.0.cross_attn.k_img"))
     with pytest.raises(AdapterError, match="no low-rank layers at all"):

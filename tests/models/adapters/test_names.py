@@ -49,6 +49,14 @@ def test_names_are_the_same_after_their_way_through_a_short_text(model: str) -> 
         ("sdxl", "lora_te2_text_model_encoder_layers_31_self_attn_q_proj", "blocks.q"),
         ("wan", "diffusion_model.blocks.39.cross_attn.o", "blocks.cross_attention.queries.out"),
         ("wan", "transformer.patch_embedding", "patches_in"),
+        ("flux", "diffusion_model.double_blocks.0.img_attn_qkv", "double_blocks.image.attention.q"),
+        ("flux", "diffusion_model.transformer_blocks_0_attn_to_q", "double_blocks.image"),
+        ("flux", "lora_unet_single_transformer_blocks_0_attn_to_k_", "single_blocks.heads.k"),
+        (
+            "flux",
+            "transformer.base_model.model.single_transformer_blocks.0.attn.to_k",
+            "single_blocks.heads.k",
+        ),
     ],
 )
 def test_a_name_is_found_by_its_prefix(model: str, name: str, places: str) -> None:
@@ -67,6 +75,29 @@ def test_queries_keys_and_values_follow_each_other_in_a_fused_layer() -> None:
     paths = [place.path.rpartition(".")[2] for place in match.layers]
     assert paths == ["q", "k", "v", "up"]
     assert {place.layer for place in match.layers} == {3}
+
+
+@pytest.mark.parametrize(
+    ("model", "joined", "same"),
+    [
+        ("flux", "transformer_blocks.7.attn.to_qkv", "double_blocks.7.img_attn.qkv"),
+        ("flux", "transformer_blocks.7.attn.to_added_qkv", "double_blocks.7.txt_attn.qkv"),
+        ("flux", "lora_unet_transformer_blocks_7_attn_to_qkv", "double_blocks.7.img_attn.qkv"),
+    ],
+)
+def test_projections_that_diffusers_fuses(model: str, joined: str, same: str) -> None:
+    """As adapters of networks after `fuse_qkv_projections` name them."""
+    match, expected = published(model).find(joined), published(model).find(same)
+    assert match is not None and expected is not None
+    assert [*match.layers.items()] == [*expected.layers.items()]
+
+
+def test_fused_projections_of_cross_attention() -> None:
+    heads = "unet.mid_block.attentions.0.transformer_blocks.0.attn2."
+    match = published("sdxl").find(f"{heads}to_kv")
+    assert match is not None
+    assert [place.path.rpartition(".")[2] for place in match.layers] == ["k", "v"]
+    assert published("sdxl").find(f"{heads}to_qkv") is None
 
 
 def test_a_file_is_for_the_expert_that_is_named() -> None:

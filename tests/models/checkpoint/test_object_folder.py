@@ -175,6 +175,16 @@ def test_file_read_by_other_libraries_is_downloaded(server: Server, stored: Path
     assert resolve_file(f"s3://{BUCKET}/one").name == "weights.safetensors"
 
 
+def test_the_config_of_a_peft_adapter_is_downloaded_with_it(server: Server) -> None:
+    put(server, "peft/adapter_model.safetensors", DATA)
+    put(server, "peft/adapter_config.json", b"{}")
+    put(server, "alone/adapter_model.safetensors", DATA)
+    for folder, has_config in (("peft", True), ("alone", False)):
+        path = resolve_file(f"s3://{BUCKET}/{folder}/adapter_model.safetensors", whole=True)
+        assert path.read_bytes() == DATA
+        assert (path.parent / "adapter_config.json").exists() == has_config
+
+
 def test_a_checkpoint_of_a_process_is_one_version(server: Server) -> None:
     put(server, "a/model_index.json", b"{}")
     put(server, "a/unet/model.safetensors", os.urandom(100))

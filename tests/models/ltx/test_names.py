@@ -23,6 +23,7 @@ from tests.parity.tiny_ltx import (
     CONNECTORS_ODD,
     TRANSFORMER,
     TRANSFORMER_ODD,
+    connectors,
     transformer,
 )
 
@@ -103,3 +104,18 @@ def test_adapters_of_the_text_projections(
             named = layers.find(spelled)
             assert named is not None and named.network == "connectors", spelled
             assert [place.path for place in named.layers] == [f"projections.{number}"]
+
+
+@pytest.mark.parametrize("config", [CONNECTORS, CONNECTORS_ODD], ids=["2.3", "2.0, odd"])
+def test_adapters_of_the_connectors_by_the_authors_names(config: Mapping[str, Any]) -> None:
+    """The connectors are a part of the authors' transformer, and of its adapters."""
+    network = abstract_module(TextConnectors, ConnectorsConfig.from_dict(config))
+    layers, count = names(CONNECTORS_SPELLING, network), 0
+    for key, module in connectors(1, **config).named_modules():
+        stream, is_connector, block = key.partition("_connector.transformer_blocks.")
+        if is_connector and type(module).__name__ == "Linear":
+            original = f"{stream}_embeddings_connector.transformer_1d_blocks.{block}"
+            named, expected = layers.find(f"diffusion_model.{original}"), layers.find(key)
+            assert named is not None and named == expected, key
+            count += 1
+    assert count >= 10

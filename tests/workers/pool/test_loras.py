@@ -149,3 +149,7 @@ def test_a_digest_is_sha_256(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_bytes(b"abc")
     assert digest_of(file) == hashlib.sha256(b"abc").hexdigest()
+    (tmp_path / "adapter_config.json").write_bytes(b"{}")
+    assert digest_of(file) == hashlib.sha256(b"abc").hexdigest()
+    weights = file.rename(tmp_path / "adapter_model.safetensors")
+    assert digest_of(weights) == hashlib.sha256(b"abc{}").hexdigest(), "the config scales them"

@@ -93,6 +93,8 @@ class TextToImage(CompatibleRequestBody):
     """Share of the steps before the refiner takes over. Default: 0.8."""
     override_settings: dict[str, Any] | None = None
     """Options of this request only: `sd_model_checkpoint` selects the model."""
+    lora: list[dict[str, Any]] | None = None
+    """Adapters as in stable-diffusion.cpp's server: objects with `path` and `multiplier`."""
     disable_extra_networks: bool | None = False
     """Removes adapter tags from the prompt without using the adapters."""
     send_images: bool | None = True

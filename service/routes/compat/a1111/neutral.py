@@ -76,8 +76,11 @@ ELSEWHERE: Mapping[str, str] = {
     "loras": "write <lora:NAME:0.8> in the prompt",
 }
 """Advice by unknown field: names of other APIs, and of `img2img` alone."""
+MODULES = "forge_additional_modules"
+"""Option of Forge: files of the VAE and text encoders, which Flux needs there."""
 IGNORED_OPTIONS = frozenset(
     (
+        MODULES,
         # SDXL ignores CLIP's layers in AUTOMATIC1111, too
         *("CLIP_stop_at_last_layers", "enable_pnginfo", "return_grid", "multiple_tqdm"),
         # the device's memory and speed, and encodings of files on the server's disk
@@ -97,7 +100,6 @@ IGNORED_PREFIXES = (
 """First letters of ignored options: files on the server's disk, and its page."""
 NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
     "sd_vae": ("Automatic", "N/A", *EMPTY_VALUES),
-    "forge_additional_modules": ([], *EMPTY_VALUES),
     "eta_noise_seed_delta": ZERO_VALUES,
     "sd_checkpoint_hash": EMPTY_VALUES,
     "filter_nsfw": OFF_VALUES,

@@ -6,6 +6,7 @@ Source: AUTOMATIC1111 stable-diffusion-webui, modules/extra_networks.py, `parse_
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
@@ -17,14 +18,22 @@ OTHER_NETWORKS = ("hypernet",)
 """Kinds of tags that name a network which is not served."""
 
 
-def without_adapters(prompt: str) -> tuple[str, list[dict[str, Any]]]:
+def without_adapters(
+    prompt: str, listed: Sequence[Mapping[str, Any]] = ()
+) -> tuple[str, list[dict[str, Any]]]:
     """Remove `<lora:…>` tags from a prompt; return the prompt and the adapters as `loras`.
 
     The scales of repeated adapters are added. Tags of unknown kinds have no effect.
 
+    Args:
+        listed: further adapters, as in stable-diffusion.cpp's server.
+
     Raises: Invalid: a tag names a network that is not served, or its scale is not a number.
     """
     scales: dict[str, float] = {}
+    for index, adapter in enumerate(listed):
+        name, scale = _of_list(adapter, f"lora.{index}")
+        scales[name] = scales.get(name, 0.0) + scale
     tags = _TAG.findall(prompt)
     for kind, rest in tags:
         if kind in OTHER_NETWORKS:
@@ -52,6 +61,16 @@ def _read(rest: str) -> tuple[str, float]:
     if len({*scales}) > 1:
         raise _wrong(f"<lora:{rest}>: scales of the text encoder and the network must be the same")
     return name, scales[0]
+
+
+def _of_list(adapter: Mapping[str, Any], path: str) -> tuple[str, float]:
+    """Return the name and scale of an adapter that is not in the prompt. Raises: Invalid."""
+    file, scale = adapter.get("path", adapter.get("name")), adapter.get("multiplier", 1.0)
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not isinstance(file, str) or not is_number:
+        message = 'must be an object such as {"path": "NAME", "multiplier": 0.8}'
+        raise Invalid([FieldError(path, message)])
+    return file.replace("\\", "/").rpartition("/")[2], float(scale)
 
 
 def _wrong(message: str) -> Invalid:

@@ -65,7 +65,7 @@ def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
     neutral.check(body, has_mask=isinstance(body, ImageToImage) and bool(body.mask))
     sampler = without_noise(body.sampler_name or body.sampler_index, body.eta)
     eta = eta_of(sampler, body.eta)
-    prompt, loras = without_adapters(body.prompt or "")
+    prompt, loras = without_adapters(body.prompt or "", body.lora or ())
     fields = {
         "model": spec.name,
         "prompt": prompt,
@@ -112,6 +112,10 @@ def warnings_of(body: TextToImage, spec: ModelSpec) -> list[FieldWarning]:
     if body.distilled_cfg_scale is not None and not has_two_scales(body, spec):
         message = f"has no effect; the model {spec.name!r} has no distilled guidance"
         warnings.append(FieldWarning(field="distilled_cfg_scale", message=message))
+    if (body.override_settings or {}).get(neutral.MODULES):
+        message = "has no effect; the model has its own VAE and text encoders"
+        field = f"override_settings.{neutral.MODULES}"
+        warnings.append(FieldWarning(field=field, message=message))
     return warnings
 
 

@@ -109,15 +109,15 @@ def _results(items: Sequence[Any]) -> Iterator[str]:
             yield result
 
 
-def to_image_request(body: ResponseRequest, prompt: str) -> ImageRequest:
-    """Convert a request of the Responses API to an image request. Raises: Invalid."""
+def to_image_request(body: ResponseRequest, prompt: str, model: str | None) -> ImageRequest:
+    """Convert a request of the Responses API to an image request for a model. Raises: Invalid."""
     if errors := [*_refused(body)]:
         raise Invalid(errors)
     tool = body.tool()
     extra = given_fields(body.model_extra, FIELDS - REFUSED.keys())
     extra |= given_fields(tool.model_extra, FIELDS)
     given = {
-        "model": tool.model or body.model,
+        "model": model,
         "stream": body.stream,
         "partial_images": tool.partial_images if body.stream else None,
     }

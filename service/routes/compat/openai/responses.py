@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from service.http.inflight_limits import HeldResponse
 from service.http.negotiation import EVENTS, JSON
-from service.jobs.model.job import Job
+from service.jobs.model.job import FieldWarning, Job
 from service.responses.json_content import in_thread_if_large
 from service.responses.render import job_headers as headers_of
 from service.responses.render import job_headers_on_errors
@@ -96,11 +96,29 @@ async def _received(call: Call) -> tuple[Job, ResponseRequest]:
 async def _admit(incoming: IncomingRequest, body: ResponseRequest) -> Job:
     """Admit a request of OpenAI's Responses API. Raises: Problem."""
     conversation = body.conversation()
-    request = to_image_request(body, conversation.prompt)
+    model = await _model(incoming.call, body)
+    request = to_image_request(body, conversation.prompt, model)
     with renaming(names_in(INPUT)):
         options = await input_images(incoming.call, request, conversation.images)
         warnings = [*conversation.warnings, *ignored_fields(body)]
+        if model != (body.tool().model or model):
+            message = f"there is no such model; the request's own, {model!r}, is used"
+            warnings.append(FieldWarning(field="tools.model", message=message))
         return await admit_images(incoming, options, warnings)
+
+
+async def _model(call: Call, body: ResponseRequest) -> str | None:
+    """Return the tool's model, or the request's if only that is served.
+
+    Clients name OpenAI's image model in the tool.
+    """
+    chosen = body.tool().model or body.model
+    if body.model is None or chosen == body.model:
+        return chosen
+    served = await call.front.models.all()
+    names = [call.front.models.name_of(name) for name in (chosen, body.model) if name]
+    is_fallback = names[0] not in served and names[-1] in served
+    return body.model if is_fallback else chosen
 
 
 async def _answer(call: Call, job: Job) -> Response:

@@ -59,6 +59,7 @@ A1111: dict[str, tuple[Fields, Fields]] = {
                 "randn_source": "CPU",
                 "jpeg_quality": 80,
                 "forge_preset": "flux",
+                "forge_additional_modules": ["ae.safetensors", "t5xxl_fp16.safetensors"],
                 "emphasis": "Original",
                 "img2img_color_correction": False,
                 "token_merging_ratio": 0.0,

@@ -206,12 +206,18 @@ async def test_fields_of_hosted_models_are_accepted(wire: httpx.AsyncClient, poo
         "aspect_ratio": "16:9",
     }
     sizes = []
-    for more in ({}, {"width": 64, "height": 96}, {"aspect_ratio": "custom"}):
+    of_flux2 = {"megapixels": None, "resolution": "0.015 MP"}
+    for more in ({}, of_flux2, {"width": 64, "height": 96}, {"aspect_ratio": "custom"}):
         body = {"version": MODEL, "input": inputs | more}
         answer = await wire.post("/v1/predictions", json=body)
         assert answer.status_code == 201, answer.text
         sizes.append([answer.json()["input"][side] for side in ("width", "height")])
-    assert sizes == [[160, 80], [64, 96], [SPEC.defaults["width"], SPEC.defaults["height"]]]
+    assert sizes == [
+        [160, 80],
+        [160, 80],
+        [64, 96],
+        [SPEC.defaults["width"], SPEC.defaults["height"]],
+    ]
     assert "input.go_fast: has no effect" in answer.headers[WARNINGS]
     assert "disable_safety_checker" not in answer.headers[WARNINGS]
 

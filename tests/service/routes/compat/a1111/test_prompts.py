@@ -43,6 +43,21 @@ def test_tags_of_unknown_kinds_leave_the_prompt_and_are_named() -> None:
     ]
 
 
+def test_adapters_as_in_stable_diffusion_cpp() -> None:
+    listed = [
+        {"path": "styles\\ink.safetensors", "multiplier": 0.5, "is_high_noise": False},
+        {"name": "paper"},
+    ]
+    assert without_adapters("a <lora:paper:0.25>", listed)[1] == [
+        {"name": "ink.safetensors", "scale": 0.5},
+        {"name": "paper", "scale": 1.25},
+    ]
+    for wrong in ({}, {"path": 7}, {"path": "a", "multiplier": "much"}):
+        with pytest.raises(Invalid) as problem:
+            without_adapters("a", [wrong])
+        assert problem.value.errors[0].field == "lora.0"
+
+
 @pytest.mark.parametrize("prompt", ["<hypernet:a:1>", "<lora:a:b>", "<lora:a:1:2>"])
 def test_unsupported_syntax_is_rejected(prompt: str) -> None:
     with pytest.raises(Invalid):

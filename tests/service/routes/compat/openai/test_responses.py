@@ -61,6 +61,19 @@ async def test_the_tool_s_model_has_precedence(client: AsyncOpenAI, pool: StandI
     assert made.model == MODEL
 
 
+async def test_a_model_of_the_tool_that_is_not_served(
+    client: AsyncOpenAI, pool: StandIn, http: httpx.AsyncClient
+) -> None:
+    """Clients name OpenAI's image model there."""
+    tool = TOOL | {"model": "gpt-image-1"}
+    made = await client.responses.with_raw_response.create(model=MODEL, input="a cat", tools=[tool])
+    assert made.parse().model == MODEL
+    assert "tools.model: there is no such model" in made.headers[NAME]
+    body = {"model": "gpt-5", "input": "a cat", "tools": [tool]}
+    answer = await http.post("/v1/responses", json=body)
+    assert answer.status_code == 404 and "'gpt-image-1'" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("partial", [0, 2])
 async def test_a_stream_has_the_documented_events(
     client: AsyncOpenAI, pool: StandIn, partial: int
