@@ -81,13 +81,10 @@ def _check(config: ZImageControlNetConfig, transformer: ZImageConfig) -> None:
             f"{transformer.in_channels} channels: it is for another model"
         )
     outputs = config.refiner_layers or len(config.control_layers_places)
+    refiner = config.refiner_places, min(outputs, transformer.n_refiner_layers)
     for name, places, layers in (
         ("control_layers_places", config.control_layers_places, transformer.n_layers),
-        (
-            "control_refiner_layers_places",
-            config.refiner_places,
-            min(outputs, transformer.n_refiner_layers),
-        ),
+        ("control_refiner_layers_places", *refiner),
     ):
         if any(a >= b for a, b in pairwise((-1, *places, layers))):
             raise ValueError(
@@ -118,7 +115,7 @@ def _fields(file: ComponentFiles, transformer: ZImageConfig) -> dict[str, Any]:
         kind = None
         if out := tensors.get(REFINER_OUT):
             kind = OWN_REFINER if out.read(0, out.shape[0]).any() else SAME_LAYERS
-    every = transformer.n_layers // max(layers, 1)
+    every = max(transformer.n_layers // max(layers, 1), 1)
     return {
         "control_layers_places": tuple(range(0, layers * every, every)),
         "control_refiner_layers_places": tuple(range(transformer.n_refiner_layers)),
