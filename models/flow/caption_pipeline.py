@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from models.control.by_row import HINTS
 from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
 from models.flow.joint_control import control_inputs, hints
-from models.interface.controls import requested_controls
+from models.interface.controls import RequestedControl, requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.flow_steps import flow_plan, flow_steps, preserved_scales, scheduler_of
 from models.interface.image_start import draw_noise, first_latents, generator_of, image_inputs
@@ -65,7 +65,7 @@ class CaptionPipeline(ChatPipeline):
         draft = self.build_draft(
             request,
             {
-                **control_inputs(self.controls, control, partial(draw, self.dtype)),
+                **self.control_inputs(control, partial(draw, self.dtype)),
                 **self._draws(request, images, plan, draw, (h, w)),
                 **first_history(solver),
             },
@@ -75,6 +75,12 @@ class CaptionPipeline(ChatPipeline):
             head,
         )
         return self.in_token_bucket(draft, request, (h, w))
+
+    def control_inputs(
+        self, controls: Sequence[RequestedControl], draw: Callable[[], Float[np.ndarray, "h w c"]]
+    ) -> dict[str, np.ndarray]:
+        """Return the inputs of a request's controls, as `models.flow.joint_control`."""
+        return control_inputs(self.controls, controls, draw)
 
     def plan(self, request: FlowImageRequest, tokens: int, strength: float | None) -> Plan:
         """Return the request's schedule of sigmas and timesteps.

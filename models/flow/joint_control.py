@@ -30,9 +30,9 @@ from models.nn.layers.padded_tokens import padding
 from models.weights.loader import flat_parameters
 
 NOISE = "control_noise"
-"""Input of `encode`: noise for the VAE's posterior, [slots, h, w, c]."""
-Encode = Callable[[Array, Array], Float[Array, "h w c"]]
-"""Function from an image in [-1, 1] and noise to latents."""
+"""Input of `encode`: noise for the VAE's posterior, [slots, h, w, c]. Absent: its mean is read."""
+Encode = Callable[[Array, Array | None], Float[Array, "h w c"]]
+"""Function from an image in [-1, 1] and noise to latents; without noise, their mean."""
 UNCOUNTED = ("conditions.", "text_in.", "latents_in.", "hint_in.", "kinds.")
 """Layers excluded from the cost: they run once per step, or are small."""
 OF_TEXT = ".text."
@@ -118,11 +118,11 @@ def hints(
 ) -> Float[Array, "slots tokens patch"]:
     """Return the packed latents of a row's control images; zeros in empty slots."""
 
-    def read(image: Array, _: Array, noise: Array) -> Array:
+    def read(image: Array, _: Array, noise: Array | None = None) -> Array:
         return pack(encode(2 * image - 1, noise)).astype(empty.dtype)
 
     # jax.lax.switch clamps the index, so one branch serves every ControlNet
-    return by_row.hints([read], inputs, slots, empty, NOISE)
+    return by_row.hints([read], inputs, slots, empty, *({NOISE} & inputs.keys()))
 
 
 def control_arrays(

@@ -38,7 +38,7 @@ from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.embeddings import ConditionMLP, TextInput, sinusoid
 from models.nn.layers.norms import OffsetRMSNorm, linear_with_exact_activations
-from models.nn.layers.padded_tokens import Positions
+from models.nn.layers.padded_tokens import Positions, cut_last
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.scanned import run, stack, stack_any
@@ -216,7 +216,7 @@ class Krea2Transformer(nnx.Module):
         positions = self._positions(keys, *grids)
         both, vectors = padded_tokens.join([text, image]), modulations.blocks
         if cache is None:
-            image = _image_of(self._run(both, vectors, positions), image)
+            image = cut_last(self._run(both, vectors, positions), image.shape[1])
         else:
             image = self._run_cached(cache, both, image, vectors, positions)
         scale, shift = split_vectors(modulations.out[:, None] + self.out_table[...].astype(dtype))
@@ -238,21 +238,13 @@ class Krea2Transformer(nnx.Module):
     ) -> Tokens:
         def after_first() -> tuple[Tokens, Tokens]:
             output = self._run(both, vectors, at, stop=1)
-            return output, _image_of(output, image)
+            return output, cut_last(output, image.shape[1])
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
         def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
-            return _image_of(self._run(both, *others, first=cache.first), image)
+            return cut_last(self._run(both, *others, first=cache.first), image.shape[1])
 
         inputs = cache.before_blocks(both, image, after_first, first_input)
         return cache.run(inputs, (vectors, at), rest)
-
-
-def _image_of(
-    both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
-) -> Tokens:
-    """Extract the image's part from joined tokens; `image` has its shape."""
-    text = both.shape[1] - image.shape[1]
-    return padded_tokens.cut(both, text, image.shape[1])[1]

@@ -21,13 +21,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, Segment, image_of
+from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, Segment
 from models.nn.blocks.double_stream import StreamShape, Tokens, Vectors, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, TextInput, sinusoid
 from models.nn.layers.norms import Modulation, layer_norm
-from models.nn.layers.padded_tokens import Positions, join_positions
+from models.nn.layers.padded_tokens import Positions, cut_last, join_positions
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.rope import RopeTable, rope_table
@@ -100,7 +100,7 @@ class QwenImage21Transformer(nnx.Module):
         positions = self._positions(lengths, text.shape[1], prefix, grids)
         both, (vectors, out) = padded_tokens.join([text, image]), self._vectors(timestep)
         if cache is None:
-            image = image_of(self._run(both, vectors, positions, prefix), text.shape[1])
+            image = cut_last(self._run(both, vectors, positions, prefix), image.shape[1])
         else:
             image = self._run_cached(cache, both, image, vectors, positions, prefix)
         return self.latents_out(layer_norm(image, self.config.eps) * (1 + out))[:, :count]
@@ -182,17 +182,17 @@ class QwenImage21Transformer(nnx.Module):
         at: Positions,
         prefix: tuple[Segment, ...],
     ) -> Float[Array, "batch image width"]:
-        text_tokens = prefix[-1].end
+        tokens = image.shape[1]
 
         def after_first() -> tuple[Tokens, Tokens]:
             output = self._run(both, vectors, at, prefix, stop=1)
-            return output, image_of(output, text_tokens)
+            return output, cut_last(output, tokens)
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
         def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
-            return image_of(self._run(both, *others, prefix, first=cache.first), text_tokens)
+            return cut_last(self._run(both, *others, prefix, first=cache.first), tokens)
 
         inputs = cache.before_blocks(both, image, after_first, first_input)
         return cache.run(inputs, (vectors, at), rest)

@@ -47,6 +47,28 @@ RENAMES: Renames = (
 )
 """Keys of Z-Image in diffusers' layout → paths."""
 
+CONTROL_RENAMES: Renames = (
+    *layer_renames(
+        {
+            r"control_all_x_embedder\.2-1": "hint_in",
+            r"control_layers\.0\.before_proj": "before",
+            r"control_noise_refiner\.0\.before_proj": "refiner_before",
+        }
+    ),
+    *(
+        rule
+        for source, path in (("control_layers", ""), ("control_noise_refiner", "refiner_"))
+        for rule in (
+            (rf"{source}\.(\d+)\.after_proj\.weight", rf"{path}out.kernel[\1]"),
+            (rf"{source}\.(\d+)\.after_proj\.bias", rf"{path}out.bias[\1]"),
+            *layer_renames(_LAYERS, _NORMS, (source, f"{path}blocks")),
+        )
+    ),
+)
+"""Keys of a ControlNet → paths in `ZImageControlNet`."""
+WITHOUT_REFINER: Renames = ((r"control_noise_refiner\..+", ""), *CONTROL_RENAMES)
+"""The same for version 2.0, whose files contain a refiner that was not trained and does not run."""
+
 _ATTENTIONS = tuple(f"{blocks}.{{}}.attention" for blocks in _STACKS)
 LAYERS: Fused = {
     "x_embedder": ("all_x_embedder.2-1",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from models.checkpoint.config_fields import check_fit
 from models.flow import parts
@@ -15,6 +16,7 @@ from models.text.chat import THINKING
 from models.text.qwen3 import Qwen3Config
 from models.vae.config import VaeConfig
 from models.zimage.config import ZImageConfig
+from models.zimage.control_checkpoint import controls_of
 from models.zimage.family import FAMILY
 from models.zimage.key_mapping import NAMINGS, RENAMES
 from models.zimage.network import ZImageTransformer
@@ -26,7 +28,10 @@ STATES = (-2,)
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImagePipeline]:
-    """Read the configs of a Z-Image checkpoint. Raises: ValueError: an unsupported config."""
+    """Read the configs of a Z-Image checkpoint.
+
+    Raises: CheckpointError, ValueError: an unsupported config or ControlNet.
+    """
     config, text, vae, scheduler = parts.read_configs(
         folder, reading.scheduler, ZImageConfig, Qwen3Config, VaeConfig
     )
@@ -35,6 +40,8 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImag
         ("transformer in_channels", config.in_channels, "vae latent_channels", vae.latent_channels),
         (*features, "text_encoder hidden_size", text.hidden_size),
     )
+    controls = controls_of(reading, config)
+    slots: dict[str, Any] = {"controls": controls.slots} if controls.networks else {}
     return FamilyCheckpoint(
         FAMILY,
         {
@@ -44,9 +51,10 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImag
         },
         ChatNetworks,
         spec_of(config, vae, scheduler),
-        parts.chat_pipeline(ZImagePipeline, folder, reading, scheduler, THINKING),
+        parts.chat_pipeline(ZImagePipeline, folder, reading, scheduler, THINKING, **slots),
         vae.downsampling,
         flat_image_encoder,
+        controls=controls,
     )
 
 

@@ -8,9 +8,9 @@ ZImageTransformer2DModel for the parametrisation. Blocks are stacked and scanned
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,27 +20,56 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import StreamShape, Tokens, padded
+from models.nn.blocks.double_stream import AXES, StreamShape, Tokens, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.blocks.single_stream import SandwichNormBlock, Vector
 from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import RMSNorm, layer_norm
-from models.nn.layers.padded_tokens import Positions, join_positions
+from models.nn.layers.padded_tokens import Positions, cut_first, join_positions
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.positions import grid_ids
 from models.nn.layers.rope import RopeTable, rope_table
 from models.nn.layers.row_grids import RowGrids, looked_up
-from models.nn.layers.scanned import run, stack_any
+from models.nn.layers.scanned import layers_of, run, stack_any
 from models.nn.layers.step_cache import CachedStep
+from models.parallel.placement import split
 from models.vae.patches import PATCH
 from models.vae.references import Grid
-from models.zimage.config import ZImageConfig, filled
+from models.zimage.config import ZImageBlocksConfig, ZImageConfig, filled
 
 TIME_FEATURES, TIME_INNER = 256, 1024
 """Width of the timestep's sinusoids, and hidden width of its MLP; the same in every Z-Image."""
 HEAD_EPSILON = 1e-5
 """Epsilon of the norms of queries and keys."""
+
+
+Residuals = Mapping[tuple[int, ...], Float[Array, "batch samples tokens width"]]
+"""ControlNet residuals, padded: numbers of the blocks that get one, in order → the residuals."""
+
+
+class EmbeddedTokens(NamedTuple):
+    """Inputs of the blocks for images and of the joint ones."""
+
+    image: Tokens
+    text: Tokens
+    """Output of the blocks for captions."""
+    condition: Vector
+    of_image: Positions
+    of_text: Positions
+
+
+def block_of(config: ZImageBlocksConfig, attention: TokenAttention) -> Callable[..., Any]:
+    """Return the constructor of a block; with `condition`, of a modulated one."""
+    shape = StreamShape(
+        config.dim,
+        config.n_heads,
+        partial(SwiGlu, config.dim, config.inner),
+        use_bias=False,
+        epsilon=HEAD_EPSILON,
+        normed_heads=config.qk_norm,
+    )
+    return partial(SandwichNormBlock, shape, attention, config.norm_eps)
 
 
 class ZImageTransformer(nnx.Module):
@@ -56,15 +85,7 @@ class ZImageTransformer(nnx.Module):
     ) -> None:
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         width, patch = config.dim, PATCH**2 * config.in_channels
-        shape = StreamShape(
-            width,
-            config.n_heads,
-            partial(SwiGlu, width, config.inner),
-            use_bias=False,
-            epsilon=HEAD_EPSILON,
-            normed_heads=config.qk_norm,
-        )
-        block = partial(SandwichNormBlock, shape, attention, config.norm_eps)
+        block = block_of(config, attention)
         modulated = partial(block, condition=config.condition)
         self.config = config
         self.latents_in = linear(patch, width, (None, "embed"), **kinds)
@@ -88,6 +109,7 @@ class ZImageTransformer(nnx.Module):
         timestep: Float[Array, " batch"],
         grids: tuple[Grid, ...] | RowGrids,
         cache: CachedStep | None = None,
+        residuals: Residuals | None = None,
     ) -> Float[Array, "batch image_tokens patch"]:
         """Return the velocity of the latents, towards noise, in the dtype of the weights.
 
@@ -97,30 +119,43 @@ class ZImageTransformer(nnx.Module):
             timestep: t_scale times 0 (noise) to 1 (image), float32.
             grids: token rows and columns of the image, a single entry; or those of padded rows.
             cache: state of earlier steps; may replace most blocks.
+            residuals: residuals of ControlNets for the joint blocks; None: no ControlNets.
         """
+        x = self.embedded(latents, captions, lengths, timestep, grids)
+        image = run_blocks(self.image_blocks, x.image, x.condition, x.of_image)
+        both = padded_tokens.join([image, x.text])
+        others = x.condition, join_positions([x.of_image, x.of_text]), residuals
+        if cache is None:
+            image = cut_first(run_blocks(self.blocks, both, *others), image.shape[1])
+        else:
+            image = self._run_cached(cache, both, image, *others)
+        scale = 1 + self.out_modulation(jax.nn.silu(x.condition))
+        velocity = self.latents_out(layer_norm(image, 1e-6) * scale[:, None])
+        return -velocity[:, : latents.shape[1]]
+
+    def embedded(
+        self,
+        latents: Float[Array, "batch image_tokens patch"],
+        captions: Float[Array, "batch text_tokens features"],
+        lengths: Int[Array, " batch"],
+        timestep: Float[Array, " batch"],
+        grids: tuple[Grid, ...] | RowGrids,
+    ) -> EmbeddedTokens:
+        """Embed the inputs, which are those of a call, and refine the captions."""
         condition = self.time_in(sinusoid(timestep, TIME_FEATURES))
         count: int | Array = latents.shape[1]
         if isinstance(grids, RowGrids):
             count = grids.extents.prod(axis=1)[:, None]
-        image = _embedded(latents, count, self.latents_in, self.image_filling)
-        text = _embedded(captions, lengths[:, None], self._text_in, self.text_filling)
+        image = filled_tokens(latents, count, self.latents_in, self.image_filling)
+        text = filled_tokens(captions, lengths[:, None], self._text_in, self.text_filling)
         padded_lengths = filled(lengths)
         if isinstance(grids, RowGrids):
             of_image = self._row_positions(padded_lengths, text.shape[1], grids)
         else:
             of_image = self._image_positions(padded_lengths, text.shape[1], *grids)
         of_text = self._text_positions(padded_lengths, text.shape[1])
-        image = _run(self.image_blocks, image, condition, of_image)
-        text = _run(self.text_blocks, text, None, of_text)
-        both = padded_tokens.join([image, text])
-        others = condition, join_positions([of_image, of_text])
-        if cache is None:
-            image = _image_of(_run(self.blocks, both, *others), image)
-        else:
-            image = self._run_cached(cache, both, image, *others)
-        scale = 1 + self.out_modulation(jax.nn.silu(condition))
-        velocity = self.latents_out(layer_norm(image, 1e-6) * scale[:, None])
-        return -velocity[:, : latents.shape[1]]
+        text = run_blocks(self.text_blocks, text, None, of_text)
+        return EmbeddedTokens(image, text, condition, of_image, of_text)
 
     def _text_in(self, captions: Float[Array, "batch tokens features"]) -> Tokens:
         return self.text_in(self.text_norm(captions))
@@ -166,26 +201,32 @@ class ZImageTransformer(nnx.Module):
         return Positions(rope, keys)
 
     def _run_cached(
-        self, cache: CachedStep, both: Tokens, image: Tokens, condition: Vector, at: Positions
+        self,
+        cache: CachedStep,
+        both: Tokens,
+        image: Tokens,
+        condition: Vector,
+        at: Positions,
+        residuals: Residuals | None,
     ) -> Tokens:
         def after_first() -> tuple[Tokens, Tokens]:
-            output = _run(self.blocks, both, condition, at, stop=1)
-            return output, _image_of(output, image)
+            output = run_blocks(self.blocks, both, condition, at, residuals, stop=1)
+            return output, cut_first(output, image.shape[1])
 
         def first_input() -> Tokens:
             return run(
                 self.blocks, image, lambda block, x: block.attention_input(x, condition), stop=1
             )
 
-        def rest(both: Tokens, others: tuple[Vector, Positions]) -> Tokens:
-            return _image_of(_run(self.blocks, both, *others, first=cache.first), image)
+        def rest(both: Tokens, others: tuple[Vector, Positions, Residuals | None]) -> Tokens:
+            output = run_blocks(self.blocks, both, *others, first=cache.first)
+            return cut_first(output, image.shape[1])
 
-        return cache.run(
-            cache.before_blocks(both, image, after_first, first_input), (condition, at), rest
-        )
+        inputs = cache.before_blocks(both, image, after_first, first_input)
+        return cache.run(inputs, (condition, at, residuals), rest)
 
 
-def _embedded(
+def filled_tokens(
     x: Float[Array, "batch tokens _in"],
     count: int | Int[Array, "batch 1"],
     into: Callable[[Array], Array],
@@ -197,16 +238,35 @@ def _embedded(
     return jnp.where((jnp.arange(tokens.shape[1]) < count)[..., None], tokens, filling[...])
 
 
-def _image_of(
-    both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
+def run_blocks(
+    blocks: nnx.Module | None,
+    x: Tokens,
+    condition: Vector | None,
+    at: Positions,
+    residuals: Residuals | None = None,
+    **some: int,
 ) -> Tokens:
-    """Extract the image's tokens from joined tokens; `image` has their shape."""
-    text = both.shape[1] - image.shape[1]
-    return padded_tokens.cut(both, image.shape[1], text)[0]
+    """Run a stack of transformer blocks.
+
+    Args:
+        residuals: added to the outputs of some blocks.
+        some: selects a range, as in `run`.
+    """
+    if residuals is None or blocks is None:
+        return run(blocks, x, lambda block, x: block(x, condition, at), **some)
+    layers = layers_of(blocks)
+    indices = [_indices(places, layers) for places in residuals]
+
+    def apply(block: SandwichNormBlock, x: Tokens, *indices: Array) -> Tokens:
+        x = block(x, condition, at)
+        for index, samples in zip(indices, residuals.values(), strict=True):
+            added = jax.lax.dynamic_index_in_dim(samples, jnp.maximum(index, 0), 1, keepdims=False)
+            x = x + jnp.where(index < 0, 0, added.astype(x.dtype))
+        return split(x, *AXES)
+
+    return run(blocks, x, apply, *indices, **some)
 
 
-def _run(
-    blocks: nnx.Module | None, x: Tokens, *inputs: Vector | Positions | None, **some: int
-) -> Tokens:
-    """Run a stack of transformer blocks; `some` selects a range, as in `run`."""
-    return run(blocks, x, lambda block, x: block(x, *inputs), **some)
+def _indices(places: tuple[int, ...], layers: int) -> Int[Array, " layers"]:
+    """Return the index of each layer's residual; -1: the layer gets none."""
+    return jnp.asarray([places.index(layer) if layer in places else -1 for layer in range(layers)])

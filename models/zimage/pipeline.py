@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float
 
 from models.flow.caption_pipeline import CaptionPipeline
 from models.flow.chat_pipeline import ChatNetworks
+from models.interface.controls import RequestedControl
 from models.interface.flow_steps import flow_steps, preserved_scales, scheduler_of
-from models.interface.pipeline import Step
+from models.interface.pipeline import PyTree, Step
 from models.sampling.base import Plan, per_row
 from models.sampling.guidance import bounded
 from models.vae.latent_images import LatentImagePipeline
 from models.vae.patches import pack_by_pixel, pack_by_pixel_on_host, unpack_by_pixel
 from models.zimage.config import ZImageConfig
+from models.zimage.controlling import residuals_of
 from models.zimage.key_mapping import SPELLINGS
 from models.zimage.request import ZImageRequest
 
@@ -45,6 +49,22 @@ class ZImagePipeline(CaptionPipeline, LatentImagePipeline[ChatNetworks]):
         scaled = times * np.float32(self.config.t_scale)
         solver = scheduler_of(request, self.scheduler).solver
         return flow_steps(request, plan, solver, scaled, guided, **preserved_scales(plan))
+
+    def control_inputs(
+        self, controls: Sequence[RequestedControl], draw: Callable[[], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the inputs of a request's controls, without noise: their latents are means."""
+        return self.controls.inputs(controls)
+
+    def network_inputs(
+        self, weights: ChatNetworks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> Mapping[str, Any]:
+        """Return the residuals of ControlNets; empty if the model has no ControlNets."""
+        if self.graphs.controls is None:
+            return {}
+        networks = nnx.merge(self.graphs.controls, weights.controls)
+        transformer = self.network(weights, "transformer")
+        return {"residuals": residuals_of(networks, transformer, rows, values)}
 
     def combine_prompts(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

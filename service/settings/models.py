@@ -133,8 +133,8 @@ class ModelSettings(Section):
     controls: dict[str, Annotated[ControlSettings, BeforeValidator(_with_source)]] = Field(
         default_factory=dict
     )
-    """ControlNets of SDXL, Flux or Qwen-Image, by the names that requests use. Each is a source or
-    a table."""
+    """ControlNets of SDXL, Flux, Qwen-Image or Z-Image, by the names that requests use. Each is a
+    source or a table."""
     max_controls: int = Field(3, ge=1, le=8)
     """Maximum number of controls per request. If the model has `controls`, memory for this number
     is reserved for every image."""

@@ -62,6 +62,7 @@ CONTROLLED = [
         ("sdxl-controlnet", "sdxl"),
         ("flux-controlnet", "flux-dev"),
         ("qwenimage-controlnet", "qwen-image"),
+        ("zimage-controlnet", "z-image-turbo"),
     )
     for name in EVERY[entry].published
 ]

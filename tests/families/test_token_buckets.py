@@ -319,6 +319,7 @@ def test_families_without_buckets_refuse_them(tmp_path: Path) -> None:
         "sdxl": "token_buckets is set, but StableDiffusionXLPipeline does",
         "flux-controlnet": "token_buckets: not supported with ControlNets",
         "qwenimage-controlnet": "token_buckets: not supported with ControlNets",
+        "zimage-controlnet": "token_buckets: not supported with ControlNets",
         "krea2": "token_buckets is set, but Krea2Pipeline does",
         "wan-vace": "token_buckets: videos of this model begin with images",
         "qwenimage-edit": "token_buckets: edits have images of fixed sizes",

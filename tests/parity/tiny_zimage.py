@@ -9,6 +9,7 @@ from diffusers import (
     AutoencoderKL,
     DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
+    ZImageControlNetModel,
     ZImagePipeline,
     ZImageTransformer2DModel,
 )
@@ -65,3 +66,21 @@ def make_zimage(
         transformer=network,
     ).save_pretrained(folder, **save_kwargs)
     return folder
+
+
+CONTROL_SHARED = ("dim", "n_heads", "n_kv_heads", "norm_eps", "qk_norm", "n_refiner_layers")
+"""Fields that a ControlNet takes from its transformer by default."""
+
+
+def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) -> Any:
+    """Write a ControlNet of two layers for that checkpoint's transformer; return it."""
+    base = ZImageTransformer2DModel.load_config(checkpoint / "transformer")
+    config = {
+        **{name: base[name] for name in CONTROL_SHARED},
+        "control_layers_places": [0, 1],
+        "control_in_dim": base["in_channels"],
+        **overrides,
+    }
+    network = randomize(ZImageControlNetModel(**config), seed)
+    network.save_pretrained(folder)
+    return network

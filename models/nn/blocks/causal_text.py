@@ -92,11 +92,6 @@ class CausalTextBlock(nnx.Module):
         return padded_tokens.join([before, image])
 
 
-def image_of(both: Tokens, text_tokens: int) -> Float[Array, "batch _image width"]:
-    """Extract the image's tokens from joined text and image tokens."""
-    return padded_tokens.cut(both, text_tokens, both.shape[1] - text_tokens)[1]
-
-
 def _by_part(
     vectors: Vectors, text_tokens: int, tokens: int
 ) -> list[Float[Array, "batch _tokens width"]]:

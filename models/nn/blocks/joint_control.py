@@ -93,14 +93,14 @@ class JointControlNet(JointBlocks):
         if self.double_blocks is not None:
             vectors = (modulations.image, modulations.text)
             (image, text), inputs = _each(self.double_blocks, (image, text), vectors, positions)
-            double = _projected_states(
-                self.double_out, _outputs_of_blocks(inputs[0], image), lambda state: state
+            double = projected_states(
+                self.double_out, outputs_of_blocks(inputs[0], image), lambda state: state
             )
         if self.single_blocks is not None:
             both = padded_tokens.join([text, image])
             both, inputs = _each(self.single_blocks, both, (modulations.single,), positions)
-            states = _outputs_of_blocks(inputs, both)
-            single = _projected_states(
+            states = outputs_of_blocks(inputs, both)
+            single = projected_states(
                 self.single_out, states, lambda state: padded_tokens.cut(state, *tokens)[1]
             )
         return ControlResiduals(double, single)
@@ -116,16 +116,16 @@ def _each(
     )
 
 
-def _outputs_of_blocks(inputs: States, last: Tokens) -> States:
+def outputs_of_blocks(inputs: States, last: Tokens) -> States:
     """Return the output of each block, from the inputs of all blocks and the last output."""
     return jnp.concatenate([inputs[1:], last[None]])
 
 
-def _projected_states(
+def projected_states(
     out: nnx.Module | None, states: States, image: Callable[[Tokens], Tokens]
 ) -> Samples:
     """Project each state's image tokens by its output layer."""
     assert out is not None  # one layer per block
     first = jnp.zeros_like(image(states[0]))
     last, inputs = scan(out, first, lambda layer, _, state: layer(image(state)), states)
-    return split(_outputs_of_blocks(inputs, last).swapaxes(0, 1), "batch", None, "tokens", None)
+    return split(outputs_of_blocks(inputs, last).swapaxes(0, 1), "batch", None, "tokens", None)

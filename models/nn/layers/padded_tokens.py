@@ -97,6 +97,24 @@ def cut(
     return [part.reshape(x.shape[0], -1, *x.shape[2:]) for part in parts]
 
 
+def cut_first(
+    x: Shaped[Array, "batch all *rest"], tokens: int
+) -> Shaped[Array, "batch _tokens *rest"]:
+    """Cut the first of two joined sequences.
+
+    Args:
+        tokens: its length, padding included.
+    """
+    return cut(x, tokens, x.shape[1] - tokens)[0]
+
+
+def cut_last(
+    x: Shaped[Array, "batch all *rest"], tokens: int
+) -> Shaped[Array, "batch _tokens *rest"]:
+    """Cut the last of two joined sequences; `tokens` as of `cut_first`."""
+    return cut(x, x.shape[1] - tokens, tokens)[1]
+
+
 def _join(numpy: ModuleType, parts: Sequence[Any], axis: int) -> Any:
     count = shares()
     shared = [

@@ -161,6 +161,29 @@ def drawn_with_controls(
     )
 
 
+CONTROL_IMAGES = {f"control.{index}.image": image_file(9 + index) for index in range(2)}
+
+
+def with_controls(
+    make: Callable[[Path], Path], module: str, nets: Mapping[str, Fields]
+) -> Callable[[Path], Path]:
+    """Return a function that also writes ControlNets, to `controls`.
+
+    Args:
+        module: module in `tests.parity` with a function `make_control`.
+        nets: config overrides by name.
+    """
+
+    def write(folder: Path) -> Path:
+        make(folder)
+        make_control = import_module(f"tests.parity.{module}").make_control
+        for seed, (name, sizes) in enumerate(nets.items(), 5):
+            make_control(folder / "controls" / name, folder, seed, **sizes)
+        return folder
+
+    return write
+
+
 FEW: Fields = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
 
 LEAST: Fields = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from PIL import Image
 from models.loading.sources import ControlSource
 from tests.families.suite.entry import (
     CLIP,
+    CONTROL_IMAGES,
     FEW,
     TRUE_CFG,
     UNSCALED,
@@ -23,6 +24,7 @@ from tests.families.suite.entry import (
     drawn_with_controls,
     image_file,
     tiny,
+    with_controls,
 )
 
 HEADS: Fields = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
@@ -75,23 +77,6 @@ UNLIKE: tuple[Fields, ...] = (
     {"control": [{"name": "depth", "scale": 0.6}, {"name": "edges", "scale": 0.4}]},
 )
 """Controls of the rows of one batch: two networks, one network, or none."""
-CONTROL_IMAGES = {f"control.{index}.image": image_file(9 + index) for index in range(2)}
-
-
-def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Return a function that also writes two ControlNets."""
-
-    def both(folder: Path) -> Path:
-        from tests.parity.tiny_qwenimage import make_control
-
-        make(folder)
-        for seed, (name, sizes) in enumerate(CONTROL_NETS.items(), 5):
-            make_control(folder / "controls" / name, folder, seed, **sizes)
-        return folder
-
-    return both
-
-
 IMAGES = {
     "image": image_file(9, size=(120, 120)),
     "reference_images.0": image_file(10, size=(130, 100)),
@@ -120,8 +105,8 @@ ENTRIES: Mapping[str, SuiteEntry] = {
     "qwenimage-controlnet": replace(
         PLAIN,
         place=24,
-        make=_with_controls(PLAIN.make),
-        least=_with_controls(PLAIN.least),
+        make=with_controls(PLAIN.make, "tiny_qwenimage", CONTROL_NETS),
+        least=with_controls(PLAIN.least, "tiny_qwenimage", CONTROL_NETS),
         request={**PLAIN.request, **BOTH},
         least_request={**PLAIN.least_request, **BOTH},
         reference=partial(drawn_with_controls, images=CONTROL_IMAGES, family="QwenImage"),
