@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-CHECK_EVERY_S = 0.2
+CHECK_EVERY_S = 0.5
 READY = "atelier_model_ready"
 
 
@@ -31,10 +31,11 @@ async def _ready_models(http: httpx.AsyncClient) -> set[str]:
         return set()
     if response.is_error:
         return set()
+    lines = response.text.splitlines()
+    samples = "\n".join(line for line in lines if line.startswith(READY))  # of hundreds
     return {
         sample.labels["model"]
-        for family in text_string_to_metric_families(response.text)
-        if family.name == READY
+        for family in text_string_to_metric_families(samples)
         for sample in family.samples
         if sample.value
     }

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
-
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from typing import Any
 
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.object_folder import copy_of, is_url, object_file, object_folder
@@ -55,15 +53,24 @@ def resolve(
     match = _HUB_ID.fullmatch(source)
     if match is None:
         raise CheckpointError(f"{source}: no such folder, and no hub id (owner/name@revision)")
+    return _download(
+        source,
+        match["repo"],
+        revision=match["revision"],
+        allow_patterns=list(patterns),
+        ignore_patterns=[f"{component}/*.safetensors" for component in without],
+        endpoint=endpoint,
+        cache_dir=cache,
+    )
+
+
+def _download(source: str, repository: str, **options: Any) -> Path:
+    """Return the folder of a hub's repository; `options` as of `snapshot_download`."""
+    from huggingface_hub import snapshot_download  # slow, and local checkpoints do not need it
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     try:
-        fetched = snapshot_download(
-            match["repo"],
-            revision=match["revision"],
-            allow_patterns=list(patterns),
-            ignore_patterns=[f"{component}/*.safetensors" for component in without],
-            endpoint=endpoint,
-            cache_dir=cache,
-        )
+        fetched = snapshot_download(repository, **options)
     except HFValidationError as error:
         raise CheckpointError(f"{source}: no such folder, and no hub id: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from fastapi import Response
+from starlette.responses import Response
 
 from service.errors.field_paths import MAX_NAME_CHARS
 from service.errors.headers import SAFE_HEADERS
