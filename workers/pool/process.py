@@ -22,7 +22,7 @@ from typing import Any
 import jax
 from prometheus_client import REGISTRY
 
-from models.adapters.files.names import Names, packed
+from models.adapters.files.name_table import Names, packed
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
