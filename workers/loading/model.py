@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models import registry
 from models.adapters.install import install_banks
-from models.checkpoint.chosen_parts import PARTS
+from models.checkpoint.component_overrides import PARTS
 from models.checkpoint.folder import checkpoint_errors
 from models.interface.pipeline import Fields, Pipeline
 from models.loading.preview import MeanLatents, as_preview, fit
