@@ -27,7 +27,7 @@ from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.metrics.http import MeasureRequests
+from service.metrics.front_end import MeasureRequests
 from service.operators import commands
 from service.routes.compat.openai.batch_bodies import ENDPOINTS
 from service.routing import class_of, include_routes
