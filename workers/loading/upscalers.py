@@ -27,7 +27,7 @@ from workers.jaxpr.logical_mesh import logical_layout
 from workers.jaxpr.operations import work_of
 from workers.jaxpr.peak_memory import peak
 from workers.loading.model import abstract
-from workers.loading.together import PoolModel
+from workers.loading.pool_models import PoolModel
 
 log = logging.getLogger(__name__)
 

@@ -110,7 +110,7 @@ def diffusers_model(settings: Settings, pool_name: str) -> PoolModel | None:
     return None
 
 
-def pool_models(settings: Settings, pool_name: str) -> list[PoolModel]:
+def from_settings(settings: Settings, pool_name: str) -> list[PoolModel]:
     """Return the native models of a pool.
 
     Raises: ConfigError: one does not exist, conflicts with the pool, has another family, or is
