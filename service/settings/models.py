@@ -1,4 +1,4 @@
-"""`[models.NAME]`: checkpoints, and how workers load and serve them."""
+"""`[models.NAME]`, and `[loras]`, `[embeddings]`, `[upscalers]`: what workers load."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from models.spec.lora import Expert
 from models.spec.quality_presets import EightBit, Quality
 from service.settings.section import Section
 
@@ -238,3 +239,54 @@ class ModelSettings(Section):
     def is_served_by_base(self) -> bool:
         """Report whether the workers of its base serve this model."""
         return self.lora is not None and not self.fuse
+
+
+class LoraSettings(Section):
+    """Adapter of the operator's, loaded by the workers of its model."""
+
+    source: str
+    """Safetensors file, folder that contains only this file, or `hub-id@revision:file`. The
+    revision and the file's name may be omitted if unambiguous."""
+    model: str
+    """Name of the model that the adapter is for; without `@version` for all its versions. Or a
+    prefix of that model's fingerprint."""
+    expert: Expert | None = None
+    """Expert of Wan 2.2 that the file is for. Default: `high`, as in diffusers."""
+    trigger: str = ""
+    """Trigger words that prompts should contain."""
+    preview: str | None = None
+    """PNG, JPEG or WebP file with an example image. Default: none."""
+    tenants: tuple[str, ...] = ()
+    """Tenants that may use it. Default: all."""
+
+
+class EmbeddingSettings(Section):
+    """Embedding (textual inversion) of the operator's, whose name prompts may contain."""
+
+    source: str
+    """Safetensors file with `clip_l` and `clip_g`, folder that contains only this file, or
+    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
+    model: str
+    """Name of the model that the embedding is for, as of an adapter."""
+    tenants: tuple[str, ...] = ()
+    """Tenants that may use it. Default: all."""
+
+    def as_adapter(self) -> LoraSettings:
+        """Return an embedding's settings in the form of an adapter's."""
+        return LoraSettings(source=self.source, model=self.model, tenants=self.tenants)
+
+
+class UpscalerSettings(Section):
+    """Upscaler that requests may name, loaded by the workers of its models."""
+
+    source: str
+    """Safetensors file of an RRDBNet (ESRGAN, Real-ESRGAN), folder that contains only this file, or
+    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
+    models: tuple[str, ...] = ()
+    """Models that may use it. A model with a `lora` and its base share their upscalers. Default:
+    all models that generate images."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Data type of its weights and computation."""
+    tile: int = Field(256, ge=32, le=2048, multiple_of=8)
+    """Side of the tiles in which an image is upscaled, in pixels of the input. Memory grows with
+    its square."""

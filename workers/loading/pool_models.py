@@ -17,9 +17,8 @@ import jax
 from models import registry
 from models.interface.pipeline import Pipeline
 from models.weights.sharing import PlacedArrays
-from service.settings.mesh import MeshSettings
 from service.settings.models import ModelSettings
-from service.settings.pools import PoolSettings
+from service.settings.pools import MeshSettings, PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading import backends

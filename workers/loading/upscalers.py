@@ -18,10 +18,9 @@ from models.spec.model_spec import ModelSpec
 from models.spec.upscalers import FIELD, Upscaler
 from models.upscale.config import COLOURS
 from models.upscale.load import LoadedUpscaler, abstract_upscaler, load_upscaler
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.settings.upscalers import UpscalerSettings
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.jaxpr.operations import work_of

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import jax
 
 from models.checkpoint.folder import CheckpointError
-from service.settings.mesh import HostsSettings
+from service.settings.pools import HostsSettings
 from service.settings.section import ConfigError
 from workers.multihost.exits import exit_now
 from workers.multihost.failure_reason import reason

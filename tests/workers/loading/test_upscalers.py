@@ -11,11 +11,10 @@ import pytest
 from flax import nnx
 
 from models.upscale.load import load_upscaler
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.settings.upscalers import UpscalerSettings
 from tests.parity.torch_rrdbnet import net, write
 from tests.workers.flux import REQUEST, tuned
 from tests.workers.toy import ToyPipeline
