@@ -19,7 +19,7 @@ from service.settings.settings import Settings
 from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 from tests.collector import collecting
-from tests.service.metrics.test_http import CAT
+from tests.service.metrics.test_front_end import CAT
 from tests.service.standin import MODEL, StandIn
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
