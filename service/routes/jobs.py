@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.errors.problems import FieldError, NotFound
 from service.front_end.front_end import Front, Tenant, no_such_job
-from service.http.head import is_head
+from service.http.headers import is_head
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job_filter import JobFilter
 from service.responses.render import (

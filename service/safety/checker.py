@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from service.http.fair_limiter import FairLimiter
-from service.jobs.model.safety_metrics import SafetyMetrics
-from service.safety.function_hook import FunctionHook
-from service.safety.http_hook import HttpHook
+from service.jobs.model.metrics import SafetyMetrics
+from service.safety.hooks import FunctionHook, HttpHook
 from service.safety.safety_check import SafetyCheck
 from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused, Verdict
 from service.settings.safety import SafetySettings

@@ -13,14 +13,14 @@ from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.names import renaming
 from service.routes.compat.openai.errors import error_of, status_of
 from service.routes.compat.openai.extra_fields import split_images
-from service.routes.compat.openai.ignored_fields import warnings_of
+from service.routes.compat.openai.field_values import naming_sizes
+from service.routes.compat.openai.image_admission import warnings_of
 from service.routes.compat.openai.image_answers import to_images_view
 from service.routes.compat.openai.image_requests import (
     ImageRequest,
     field_names,
     to_generate_fields,
 )
-from service.routes.compat.openai.sizes import naming_sizes
 from service.schemas.request import GenerateRequest
 
 
