@@ -50,7 +50,7 @@ from workers.loading.derived import defaults_of, whole_settings, with_fused
 from workers.loading.layout import ChosenLayout
 from workers.loading.loras import default_pages
 from workers.loading.trial_times import EstimatedTimes, estimated_times
-from workers.plan.auto_layout import NothingFits
+from workers.plan.search import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
 from workers.programs.aot_cache import Executables, ModelExecutables, NoExecutables
