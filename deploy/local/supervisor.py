@@ -26,7 +26,8 @@ from service.auth.authenticator import check_first_key
 from service.auth.exposure import local_url, reached_at
 from service.jobs.redis.connection import RedisUnreachable
 from service.jobs.storage.private_folders import private_folder
-from service.settings.models import ControlSettings, LoraSettings, ModelSettings
+from service.settings.loras import LoraSettings
+from service.settings.models import ControlSettings, ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings

@@ -15,7 +15,7 @@ from service.errors.problems import FieldError, Invalid, Malformed, Problem
 from service.http.json_reader import parse_object
 from service.jobs.model.batch import LineError
 from service.jobs.storage.object_store import Store
-from service.settings.queue import BatchSettings
+from service.settings.batches import BatchSettings
 
 CHUNK_BYTES = 2**20
 """Bytes of a file that are read and checked at a time, in a thread."""

@@ -1,4 +1,4 @@
-"""`[models.NAME]`, and `[loras]`, `[embeddings]`, `[upscalers]`: what workers load."""
+"""`[models.NAME]` and `[upscalers.NAME]`: models and upscalers that workers load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from models.spec.lora import Expert
 from models.spec.quality_presets import EightBit, Quality
 from service.settings.section import Section
 
@@ -239,41 +238,6 @@ class ModelSettings(Section):
     def is_served_by_base(self) -> bool:
         """Report whether the workers of its base serve this model."""
         return self.lora is not None and not self.fuse
-
-
-class LoraSettings(Section):
-    """Adapter of the operator's, loaded by the workers of its model."""
-
-    source: str
-    """Safetensors file, folder that contains only this file, or `hub-id@revision:file`. The
-    revision and the file's name may be omitted if unambiguous."""
-    model: str
-    """Name of the model that the adapter is for; without `@version` for all its versions. Or a
-    prefix of that model's fingerprint."""
-    expert: Expert | None = None
-    """Expert of Wan 2.2 that the file is for. Default: `high`, as in diffusers."""
-    trigger: str = ""
-    """Trigger words that prompts should contain."""
-    preview: str | None = None
-    """PNG, JPEG or WebP file with an example image. Default: none."""
-    tenants: tuple[str, ...] = ()
-    """Tenants that may use it. Default: all."""
-
-
-class EmbeddingSettings(Section):
-    """Embedding (textual inversion) of the operator's, whose name prompts may contain."""
-
-    source: str
-    """Safetensors file with `clip_l` and `clip_g`, folder that contains only this file, or
-    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
-    model: str
-    """Name of the model that the embedding is for, as of an adapter."""
-    tenants: tuple[str, ...] = ()
-    """Tenants that may use it. Default: all."""
-
-    def as_adapter(self) -> LoraSettings:
-        """Return an embedding's settings in the form of an adapter's."""
-        return LoraSettings(source=self.source, model=self.model, tenants=self.tenants)
 
 
 class UpscalerSettings(Section):

@@ -21,12 +21,14 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from service.settings.batches import BatchSettings
 from service.settings.limits import LimitSettings
-from service.settings.models import EmbeddingSettings, LoraSettings, ModelSettings, UpscalerSettings
+from service.settings.loras import EmbeddingSettings, LoraSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.names import check_aliases, check_model_name
 from service.settings.output import OutputSettings, StoreSettings
 from service.settings.pools import PoolSettings
-from service.settings.queue import BatchSettings, QueueSettings
+from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError

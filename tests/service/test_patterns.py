@@ -46,7 +46,7 @@ WORST: Mapping[str, tuple[str, ...]] = {
     "service.recipes.parameters:_SIZE": ("1", "1x", "x"),
     "service.routes.admin:DAY": ("1", "1-"),
     "service.routes.compat.a1111.control_units:_HASH": (" [", "a", " [a", "[0123"),
-    "service.routes.compat.a1111.translation:_TAG": ("<", "<a:", "<a:b", "a"),
+    "service.routes.compat.a1111.prompts:_TAG": ("<", "<a:", "<a:b", "a"),
     "service.routes.compat.mcp.tools:JOB": ("job_", "a", "job_1/"),
     "service.routes.compat.openai.batch_bodies:WINDOW": ("1", "24h", "h"),
     "service.routes.compat.openai.field_values:_SIZE": ("1", "1x", "x"),

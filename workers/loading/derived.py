@@ -16,7 +16,8 @@ from models.checkpoint.hub import resolve_file
 from models.interface.pipeline import Pipeline
 from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import DerivedModel, ModelSpec
-from service.settings.models import LoraSettings, ModelSettings
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading.loras import ConfiguredLora, configured_lora, digest_of, refused

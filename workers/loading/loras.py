@@ -19,7 +19,7 @@ from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file
 from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import ModelSpec, line_of
-from service.settings.models import LoraSettings
+from service.settings.loras import LoraSettings
 from service.settings.settings import Settings
 from workers.programs.aot_cache import Executables
 

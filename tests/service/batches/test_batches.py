@@ -21,7 +21,7 @@ from service.jobs.batches import ForgetBatches
 from service.jobs.model.job import Job, JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings.queue import BatchSettings
+from service.settings.batches import BatchSettings
 from service.settings.redis import RedisSettings
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings

@@ -13,7 +13,7 @@ from service.batches.endpoint import GENERATE
 from service.batches.lines import CHUNK_BYTES, BatchError, LineCheck
 from service.errors.problems import FieldError, NotFound
 from service.routes.compat.openai.batch_bodies import ENDPOINTS
-from service.settings.queue import BatchSettings
+from service.settings.batches import BatchSettings
 from tests.service.batches.test_batches import IMAGES_URL, URL, jsonl, line
 
 LINES = 10_000

@@ -20,7 +20,8 @@ from service.errors.problems import Invalid
 from service.jobs.storage.object_store import Store
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.settings.models import LoraSettings, ModelSettings
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.settings import Settings
 from service.validation.resolved_fields import resolve

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.settings.models import LoraSettings, ModelSettings
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
 from service.settings.settings import Settings
 from tests.service.standin import SPEC
 from workers.loading.loras import default_pages, is_for

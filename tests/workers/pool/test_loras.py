@@ -22,7 +22,8 @@ from models.spec.lora import RequestedLora
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, lora_key
-from service.settings.models import LoraSettings, ModelSettings
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.settings import Settings
 from tests.workers.demo_adapters import DEMO, adapter, requested

@@ -8,7 +8,8 @@ import pytest
 
 from service.errors.problems import Invalid
 from service.routes.compat.a1111.bodies import TextToImage
-from service.routes.compat.a1111.translation import unknown_tags, warnings_of, without_adapters
+from service.routes.compat.a1111.prompts import unknown_tags, without_adapters
+from service.routes.compat.a1111.translation import warnings_of
 from tests.service.standin import SPEC
 
 
