@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.chosen_parts import with_parts
+from models.checkpoint.component_overrides import with_parts
 from models.checkpoint.folder import (
     CheckpointError,
     UnsupportedCheckpoint,
@@ -99,7 +99,7 @@ def load(
         base: of a single file: the folder or hub id with its configs and tokenizers. Default: a
             folder next to the file named after its stem, or the file's folder if it has a
             model_index.json, or one of `BASES`.
-        parts: sources of components that replace the checkpoint's (`chosen_parts.py`).
+        parts: sources of components that replace the checkpoint's (`component_overrides.py`).
         swap_experts: whether the two experts of a model alternate on the device; None: only if the
             device cannot hold both.
         how: fields of `models.loading.sources.Reading`, such as shardings and dtypes. Here

@@ -18,16 +18,13 @@ from service.front_end.front_end import FrontEnd
 from service.front_end.ledger_mover import move_forever
 from service.front_end.reaper import sweep_forever
 from service.front_end.version_watch import watch_forever
-from service.http.cross_origin import AllowOrigins
-from service.http.head import HeadResponses
-from service.http.request_ids import AssignRequestIds
-from service.http.security_headers import SecureResponses
+from service.http.headers import AllowOrigins, AssignRequestIds, HeadResponses, SecureResponses
 from service.http.shutdown import RefuseWhenCancelled
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.metrics.http import MeasureRequests
+from service.metrics.front_end import MeasureRequests
 from service.operators import commands
 from service.routes.compat.openai.batch_bodies import ENDPOINTS
 from service.routing import class_of, include_routes

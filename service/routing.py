@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from service.errors.forms import ErrorForms
 from service.http.query_parameters import check_query
-from service.metrics.http import GENERATE, READ
+from service.metrics.front_end import GENERATE, READ
 from service.routes import (
     admin,
     continuation,

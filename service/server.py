@@ -33,7 +33,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.metrics.http import Telemetry
+from service.metrics.front_end import Telemetry
 from service.metrics.push import pushing
 from service.settings.section import ConfigError
 from service.settings.settings import Settings

@@ -130,7 +130,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
         "service.confined",
         "service.jobs",
         "service.metrics.exposition",
-        "service.metrics.http",
+        "service.metrics.front_end",
         "service.metrics.push",
         "service.recipes",
         "service.safety",

@@ -10,11 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 from redis.asyncio import Redis
 
-from deploy.admin.acts import Act, at_redis, change_at_redis
 from deploy.admin.api_keys import created, print_table, where
+from deploy.admin.audited_actions import Act, at_redis, change_at_redis
 from deploy.exit_codes import NotFound
-from service.jobs.alias_jobs import AliasJobs
-from service.jobs.aliases import AliasRecords
+from service.jobs.aliases import AliasJobs, AliasRecords
 from service.jobs.model.alias import Alias, full_name
 from service.jobs.queue import Depth, ModelStatus, Queue
 from service.settings.settings import Settings

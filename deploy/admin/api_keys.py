@@ -14,7 +14,7 @@ from typing import TextIO
 from pydantic import ValidationError
 from redis.asyncio import Redis
 
-from deploy.admin.acts import Act, at_redis, change_at_redis, recorded
+from deploy.admin.audited_actions import Act, at_redis, change_at_redis, recorded
 from deploy.exit_codes import NotFound
 from service.auth.api_keys import ApiKey, ApiKeys, Role
 from service.jobs.redis import connection

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pydantic import BaseModel, ValidationError
 from redis.asyncio import Redis
 
-from deploy.admin.acts import Act, at_redis, recorded
 from deploy.admin.api_keys import print_table, where
+from deploy.admin.audited_actions import Act, at_redis, recorded
 from service.jobs import backup
 from service.jobs.backup import BackupError
 from service.jobs.storage.errors import NotStored, StoreError

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from redis.asyncio import Redis
 
-from deploy.admin.acts import Act, at_redis, recorded
+from deploy.admin.audited_actions import Act, at_redis, recorded
 from service.auth.api_keys import ApiKeys, Role
 from service.jobs.batches import CancelBatch, RemoveBatch, RemoveFile
 from service.jobs.queue import Queue

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from deploy.admin.acts import Act, at_redis, change_at_redis
 from deploy.admin.api_keys import print_table, where
+from deploy.admin.audited_actions import Act, at_redis, change_at_redis
 from deploy.exit_codes import NotFound
 from service.jobs.tenants import Records, TenantRecords
 from service.settings.settings import Settings

@@ -6,8 +6,8 @@ import sys
 
 from redis.asyncio import Redis
 
-from deploy.admin.acts import Act, at_redis, change_at_redis, recorded
 from deploy.admin.api_keys import created, print_table, where
+from deploy.admin.audited_actions import Act, at_redis, change_at_redis, recorded
 from deploy.exit_codes import NotFound
 from service.settings.settings import Settings
 from service.webhooks.secrets import WebhookSecret, WebhookSecrets

@@ -145,7 +145,7 @@ def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _measure_here(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the command's only model in this process. Raises: CheckpointError, ConfigError."""
-    from deploy.bench.engine.report import report
+    from deploy.bench.engine.table import report
 
     case = _ask(args, args.model[0])
     if args.compile_cache:
@@ -166,7 +166,7 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     Raises: CheckpointError: a model does not exist.
     """
     from deploy.bench.engine.case import configs_of
-    from deploy.bench.engine.report import document
+    from deploy.bench.engine.table import document
 
     for model in args.model:
         with configs_of(_ask(args, model)):  # fail before hours of measurements

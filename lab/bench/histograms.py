@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, CollectorRegis
 
 from service.jobs.model.histogram import Histogram
 from service.metrics.exposition import PROTOBUF, page
-from service.metrics.http import DURATION_BUCKETS_S, Telemetry
+from service.metrics.front_end import DURATION_BUCKETS_S, Telemetry
 from service.metrics.protobuf import HISTOGRAM
 from service.routing import JOB_OPERATIONS
 from tests.service.metrics.test_protobuf import read
@@ -34,7 +34,7 @@ FORMATS = {
     "protobuf": PROTOBUF,
 }
 IMPORT = """
-import time, service.metrics.http
+import time, service.metrics.front_end
 began = time.process_time()
 import service.metrics.protobuf
 print(time.process_time() - began)

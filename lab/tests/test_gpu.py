@@ -17,9 +17,8 @@ import pytest
 
 from lab.bench.gpu import pack, pixels
 from lab.bench.gpu.__main__ import before, chosen_stages, main, parsed
-from lab.bench.gpu.install import fits_here, install_wheels
 from lab.bench.gpu.run import Budget, next_stage, run, run_all
-from lab.bench.gpu.stages import LONGEST_S, TINY, Stage, stages
+from lab.bench.gpu.stages import LONGEST_S, TINY, Stage, fits_here, install_wheels, stages
 from lab.bench.gpu.table import line
 from lab.bench.gpu.wheels import NEEDED, PYTHON, THERE, chosen
 from tools import packages
@@ -28,7 +27,7 @@ from tools.packages import entries
 FOREVER = Budget(time.monotonic() + 10_000)
 ENTRY_POINTS = (
     "lab.bench.gpu.pixels", "lab.bench.against.__main__", "lab.bench.against.diffusers_turn",
-    "deploy.cli.bench_engine", "deploy.bench.engine.report", "deploy.bench.engine.table", "atelier",
+    "deploy.cli.bench_engine", "deploy.bench.engine.table", "deploy.bench.engine.table", "atelier",
 )  # fmt: skip
 
 

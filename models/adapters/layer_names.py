@@ -13,7 +13,7 @@ from typing import Any
 from flax import nnx
 
 from models.adapters.files.adapter import KernelShape, LayerPosition
-from models.adapters.files.names import Layers, NetworkNames
+from models.adapters.files.name_table import Layers, NetworkNames
 from models.checkpoint.authors_names import Fused
 from models.checkpoint.key_mapping import Renames, source, split
 from models.nn.layers.parameterised import Conv, Linear

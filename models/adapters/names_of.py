@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import nnx
 
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.layer_names import names
 
 

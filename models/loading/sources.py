@@ -224,7 +224,7 @@ class Reading:
         refiner: checkpoint that runs the last steps of requests with a refiner.
         latent_upsampler: folder, hub id or single file of a network that enlarges latents between
             two passes; None: the checkpoint's own, if any.
-        parts: components of the folder that the operator chose (`chosen_parts.py`).
+        parts: components of the folder that the operator chose (`component_overrides.py`).
         scheduler: default scheduler of requests, which replaces a checkpoint's that is not served.
         pipeline: diffusers pipeline class whose inputs are supported; None: the checkpoint's.
         token_buckets: maximum extra work of a padded step, as a fraction; 0: no padding, and each

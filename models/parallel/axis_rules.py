@@ -54,7 +54,7 @@ TABLE: Table = MappingProxyType(
 of an image that is not a token sequence. fsdp splits weights and also tokens: otherwise its chips
 would repeat the same work. An autoencoder's images and positions, and the weights of large
 encoders, are split over all devices: nothing else runs at that time (models/vae/sharded.py,
-models/parallel/by_size.py)."""
+models/parallel/encoder_axes.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters only: splitting them saves memory, not compute."""

@@ -24,7 +24,7 @@ from models.interface.images import open_image
 from models.interface.pipeline import PyTree
 from models.loading.abstract import abstract_module
 from models.loading.sources import ImagePromptSource, Reading
-from models.parallel.by_size import rename_axes_by_size
+from models.parallel.encoder_axes import rename_axes_by_size
 from models.sdxl.config import UNetConfig
 from models.sdxl.ip_adapter import NO_IMAGES, ImageKeys, ImageLevels, IpAdapter, IpAdapterConfig
 from models.sdxl.ip_adapter_file import config_of, renames_of

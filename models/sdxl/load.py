@@ -25,7 +25,7 @@ from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents, abstract_preview
 from models.loading.sources import DEFAULT_READING, Reader, Reading
-from models.parallel.by_size import rename_axes_by_size
+from models.parallel.encoder_axes import rename_axes_by_size
 from models.sampling import registry
 from models.sdxl.compatibility import (
     SCORE,

@@ -290,7 +290,7 @@ class ModelSpec(BaseModel):
     adapters."""
     lora_layers: str = ""
     """Names and shapes of the layers that adapters may change, packed
-    (`models.adapters.files.names`)."""
+    (`models.adapters.files.name_table`)."""
     embedding_sizes: Mapping[str, int] = Field(default_factory=dict)
     """Hidden sizes of the text encoders that read embeddings (textual inversion), by name; empty:
     the model reads none."""

@@ -21,7 +21,7 @@ from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_frame_encoder
 from models.loading.sources import DEFAULT_READING, Reading
-from models.parallel.by_size import rename_axes_by_size
+from models.parallel.encoder_axes import rename_axes_by_size
 from models.spec.quality_presets import OPTIMIZATIONS
 from models.text import umt5
 from models.vae.config import check_tiling

@@ -17,7 +17,7 @@ from service.front_end.front_end import FrontEnd
 from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.jobs.storage.errors import StoreError
-from service.metrics.http import UNKNOWN
+from service.metrics.front_end import UNKNOWN
 from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 

@@ -14,8 +14,27 @@ from typing import Any, ClassVar
 
 from starlette.responses import Response
 
-from service.errors.field_paths import MAX_NAME_CHARS
-from service.errors.headers import SAFE_HEADERS
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""Default Content-Security-Policy of responses: no content may be loaded or run."""
+
+SAFE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+MAX_NAME_CHARS = 80
+UNION_TAG = "\0"
+"""Prefix of a schema's union tags, which are not part of a path."""
+
+
+def path_of(location: Sequence[str | int]) -> str:
+    """Convert Pydantic's location of an error to a dotted path."""
+    parts = [str(part) for part in location]
+    names = [part[:MAX_NAME_CHARS] for part in parts if not part.startswith(UNION_TAG)]
+    return ".".join(names) or "body"
+
 
 MEDIA_TYPE = "application/problem+json"
 

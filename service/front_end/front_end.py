@@ -27,7 +27,7 @@ from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, job_folders
 from service.jobs.tenants import Tenants
-from service.metrics.http import Telemetry
+from service.metrics.front_end import Telemetry
 from service.safety.checker import SafetyChecker
 from service.settings.safety import SafetySettings
 from service.settings.settings import Settings

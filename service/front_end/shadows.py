@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from models.spec.model_spec import ModelSpec
 from service.front_end.front_end import FrontEnd
-from service.jobs.alias_jobs import AliasJobs
+from service.jobs.aliases import AliasJobs
 from service.jobs.model.errors import QueueFull, QuotaExceeded, WireError
 from service.jobs.model.job import AUDITION_VERSION, PRIORITIES, Job, JobState, Output, new_job_id
 from service.jobs.model.state_machine import ENDED

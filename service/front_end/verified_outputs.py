@@ -13,7 +13,7 @@ from service.errors.problems import Gone, OutputDamaged
 from service.jobs.model.job import Output
 from service.jobs.storage.errors import NotStored
 from service.jobs.storage.object_store import Store
-from service.metrics.http import Telemetry
+from service.metrics.front_end import Telemetry
 
 log = logging.getLogger("atelier")
 

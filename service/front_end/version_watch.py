@@ -18,8 +18,7 @@ from models.spec.model_spec import ModelSpec
 from service.front_end.front_end import FrontEnd
 from service.front_end.models import ModelsByName, serving_versions
 from service.front_end.shadows import compare_ended, job_of
-from service.jobs.alias_jobs import AliasJobs
-from service.jobs.aliases import AliasRecords
+from service.jobs.aliases import AliasJobs, AliasRecords
 from service.jobs.model.alias import Alias
 from service.jobs.model.job import Job
 from service.jobs.model.version_health import step_back_reason

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
-from models.adapters.files.names import Names, unpacked
+from models.adapters.files.name_table import Names, unpacked
 from models.spec.lora import Expert
 from service.confined.confinement import refuse_calls, refuse_files
 

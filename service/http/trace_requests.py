@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors.late_status import final_status
-from service.metrics.http import METHODS
+from service.metrics.front_end import METHODS
 from service.tracing import spans
 from service.tracing.log_context import note
 

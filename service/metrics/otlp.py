@@ -34,7 +34,7 @@ from prometheus_client.samples import Sample
 
 from service.jobs.model.gen_ai import NAMES
 from service.metrics.ledger import STORED_SUMS
-from service.settings.metrics import MetricsSettings
+from service.settings.telemetry import MetricsSettings
 from service.tracing.exporter import RateLimitFilter, resource_of
 from service.tracing.spans import Attributes
 

@@ -13,8 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, pr
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.samples import Exemplar, Sample
 
-from service.jobs.model.histogram import NativeFamily
-from service.jobs.model.native_buckets import ZERO_THRESHOLD, BucketCounts
+from service.jobs.model.histogram import ZERO_THRESHOLD, BucketCounts, NativeFamily
 
 PACKAGE = "io.prometheus.client"
 COUNTER, GAUGE, UNTYPED, HISTOGRAM = 0, 1, 3, 4

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from service.settings.installation import how_to_install
-from service.settings.metrics import MetricsSettings
 from service.settings.section import ConfigError
+from service.settings.telemetry import MetricsSettings
 from service.tracing.spans import NONE, Attributes
 
 REFRESH_S = 5.0

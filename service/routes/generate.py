@@ -15,9 +15,9 @@ from service.admission.parse import Caller
 from service.admission.refusals import counting_refusals
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
 from service.http.body import read_json
+from service.http.headers import request_id_of
 from service.http.inflight_limits import Hold
 from service.http.negotiation import Answer, negotiate, preferred_wait_s, prefers_minimal
-from service.http.request_ids import request_id_of
 from service.jobs import job_spans
 from service.jobs.queue import AcceptedJob
 from service.responses.render import (

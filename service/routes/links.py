@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.front_end.front_end import Front, no_such_job
-from service.http.head import is_head
+from service.http.headers import is_head
 from service.responses.render import output_answer, output_head
 from service.routes.documented_responses import LINK
 

@@ -17,9 +17,9 @@ from service.admission.refusals import counting_refusals
 from service.errors.problems import Invalid, UnsupportedMedia
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
 from service.http.body import read_bytes, read_json
+from service.http.headers import request_id_of
 from service.http.inflight_limits import Hold
 from service.http.negotiation import JSON, preferred_wait_s
-from service.http.request_ids import request_id_of
 from service.responses.render import job_headers, job_headers_on_errors
 from service.responses.wait import wait_until_ended, while_connected
 from service.routes.direct import DirectRoute

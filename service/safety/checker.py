@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from service.http.fair_limiter import FairLimiter
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import SafetyMetrics
 from service.safety.safety_check import SafetyCheck
 from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused, Verdict
 from service.settings.safety import SafetySettings
@@ -36,13 +36,9 @@ class SafetyHook(Protocol):
 
 def hook_of(settings: SafetySettings) -> SafetyHook:
     """Create the safety hook that the settings name. Raises: ConfigError: no such function."""
-    if settings.url:
-        from service.safety.http_hook import HttpHook  # imports an HTTP client
+    from service.safety.hooks import FunctionHook, HttpHook  # imports an HTTP client
 
-        return HttpHook(settings)
-    from service.safety.function_hook import FunctionHook
-
-    return FunctionHook(settings)
+    return HttpHook(settings) if settings.url else FunctionHook(settings)
 
 
 class SafetyChecker:

@@ -25,7 +25,7 @@ from models.spec.field_types import (
 )
 from models.spec.lora import Expert
 from models.spec.prompt_syntax import PromptSyntax
-from service.errors.field_paths import UNION_TAG
+from service.errors.problems import UNION_TAG
 from service.schemas.examples import CONTINUE, GENERATE, UPLOAD, schema_example
 from service.schemas.request_parts import (
     MAX_HINTS,

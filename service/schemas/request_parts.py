@@ -34,7 +34,7 @@ from models.spec.field_types import (
 from models.spec.hires import HiresScale
 from models.spec.lora import without_ending
 from models.spec.output_options import Background
-from service.errors.field_paths import UNION_TAG
+from service.errors.problems import UNION_TAG
 
 MEDIA_TYPES = {
     "png": "image/png",

@@ -9,9 +9,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from service.errors.did_you_mean import did_you_mean
-from service.errors.field_paths import path_of
 from service.errors.handlers import NO_FIELD, field_errors
-from service.errors.problems import MAX_ERRORS, FieldError
+from service.errors.problems import MAX_ERRORS, FieldError, path_of
 from service.schemas.request import GenerateRequest
 
 Location = Sequence[str | int]

@@ -1,4 +1,4 @@
-"""`[models.NAME]`: checkpoints, and how workers load and serve them."""
+"""`[models.NAME]` and `[upscalers.NAME]`: models and upscalers that workers load."""
 
 from __future__ import annotations
 
@@ -238,3 +238,19 @@ class ModelSettings(Section):
     def is_served_by_base(self) -> bool:
         """Report whether the workers of its base serve this model."""
         return self.lora is not None and not self.fuse
+
+
+class UpscalerSettings(Section):
+    """Upscaler that requests may name, loaded by the workers of its models."""
+
+    source: str
+    """Safetensors file of an RRDBNet (ESRGAN, Real-ESRGAN), folder that contains only this file, or
+    `hub-id@revision:file`. The revision and the file's name may be omitted if unambiguous."""
+    models: tuple[str, ...] = ()
+    """Models that may use it. A model with a `lora` and its base share their upscalers. Default:
+    all models that generate images."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Data type of its weights and computation."""
+    tile: int = Field(256, ge=32, le=2048, multiple_of=8)
+    """Side of the tiles in which an image is upscaled, in pixels of the input. Memory grows with
+    its square."""

@@ -1,4 +1,4 @@
-"""`[output]`: provenance metadata in output files."""
+"""`[output]` and `[store]`: metadata of output files, and where files are stored."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ class OutputSettings(Section):
         if (self.c2pa_key is None) != (self.c2pa_certificates is None):
             raise ValueError("c2pa_key and c2pa_certificates go together; set both or none")
         return self
+
+
+class StoreSettings(Section):
+    """Location of the store for inputs, outputs and snapshots."""
+
+    url: str | None = None
+    """Folder, `s3://…` or `gs://…`. Default: `outputs/` in the state folder."""

@@ -24,20 +24,17 @@ from pydantic_settings import (
 from service.settings.batches import BatchSettings
 from service.settings.limits import LimitSettings
 from service.settings.loras import EmbeddingSettings, LoraSettings
-from service.settings.metrics import MetricsSettings
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.names import check_aliases, check_model_name
-from service.settings.output import OutputSettings
+from service.settings.output import OutputSettings, StoreSettings
 from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError
 from service.settings.server import ServerSettings
-from service.settings.store import StoreSettings
+from service.settings.telemetry import MetricsSettings, TracingSettings
 from service.settings.tenants import TenantSettings
-from service.settings.tracing import TracingSettings
-from service.settings.upscalers import UpscalerSettings
 from service.settings.usage import UsageSettings
 from service.settings.webhooks import WebhookSettings
 

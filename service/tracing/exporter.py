@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Tracer
 from opentelemetry.util.types import AttributeValue
 
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 
 SEND_EVERY_S = 1.0
 """Interval between batches. A killed process loses the last second's spans."""

@@ -34,7 +34,7 @@ from opentelemetry.trace import (
 
 from service.settings.installation import how_to_install
 from service.settings.section import ConfigError
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing.log_context import note
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.jobs.model.native_buckets import MAX_BUCKETS, SCHEMA
+from service.jobs.model.histogram import MAX_BUCKETS, SCHEMA
 from tests.deploy.watching.prometheus import Prometheus, running
 from tests.e2e.system import until
 from workers import metrics

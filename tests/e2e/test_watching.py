@@ -24,7 +24,7 @@ from tests.deploy.watching.prometheus import Prometheus
 from tests.deploy.watching.workload import MARKER
 from tests.e2e.monitored_system import Run, watched
 from tests.e2e.system import until
-from tests.service.metrics.test_http import check
+from tests.service.metrics.test_front_end import check
 from tools.promql import SELECTOR
 from tools.reference.metrics import pages
 from workers.metrics import STAGES

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import SafetyMetrics
 from service.safety.checker import SafetyChecker
 from service.safety.safety_check import SafetyCheck, ShownImage
 from service.safety.verdict import SafetyRefused

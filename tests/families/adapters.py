@@ -24,7 +24,7 @@ from deploy.bench.engine.adapters import layers_by_name
 from models.adapters.banks import page_arrays, page_axis
 from models.adapters.files.adapter import Adapter, KernelShape
 from models.adapters.files.formats import inspect, read
-from models.adapters.files.names import Names, NetworkNames
+from models.adapters.files.name_table import Names, NetworkNames
 from models.adapters.fuse import fusing
 from models.adapters.install import install_banks
 from models.adapters.names_of import names_of

@@ -11,10 +11,9 @@ import pytest
 
 from models.parallel.axis_rules import Layout
 from models.upscale.load import LoadedUpscaler
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.settings.upscalers import UpscalerSettings
 from tests.families.suite import EVERY, loaded
 from tests.parity.torch_rrdbnet import net, write
 from tests.workers.toy import SPEC

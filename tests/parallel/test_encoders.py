@@ -13,7 +13,7 @@ from flax import nnx
 from jax.stages import Compiled
 
 from models.parallel.axis_rules import Layout
-from models.parallel.by_size import rename_axes_by_size
+from models.parallel.encoder_axes import rename_axes_by_size
 from models.parallel.placement import gather_for_use
 from models.parallel.trace_options import TraceOptions
 from models.text.clip import ClipConfig, ClipTextModel

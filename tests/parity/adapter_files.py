@@ -20,7 +20,7 @@ from models import registry
 from models.adapters.banks import page_arrays, page_axis
 from models.adapters.files.adapter import Adapter
 from models.adapters.files.formats import read
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.install import install_banks
 from models.adapters.names_of import names_of
 from models.parallel.row_adapters import AdapterPages

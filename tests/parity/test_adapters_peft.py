@@ -18,7 +18,7 @@ from peft.utils import get_peft_model_state_dict
 from models.adapters.banks import page_arrays, with_banks
 from models.adapters.files.adapter import Adapter, KernelShape, LayerPosition
 from models.adapters.files.formats import read
-from models.adapters.files.names import Names, NetworkNames
+from models.adapters.files.name_table import Names, NetworkNames
 from models.adapters.fuse import fusing
 from models.checkpoint.hub import resolve_file
 from models.nn.layers.convolution import convolved

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.adapters.files.adapter import KernelShape, LayerPosition
-from models.adapters.files.names import Names, NetworkNames, packed
+from models.adapters.files.name_table import Names, NetworkNames, packed
 from models.spec.lora import Lora
 from tests.service.standin import MODEL, SPEC
 

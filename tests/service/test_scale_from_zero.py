@@ -6,7 +6,7 @@ from __future__ import annotations
 import httpx
 
 from service.jobs.queue import Queue
-from tests.service.metrics.test_http import CAT, samples
+from tests.service.metrics.test_front_end import CAT, samples
 from tests.service.standin import MODEL, SPEC
 
 BACKLOG = ("atelier_queue_backlog_device_seconds", MODEL)

@@ -21,7 +21,7 @@ from service.http.trace_requests import TraceRequests
 from service.jobs.model.job import Job
 from service.jobs.model.serialization import from_hash, to_hash
 from service.settings.section import ConfigError
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 from service.tracing.exporter import RateLimitFilter
 from service.tracing.log_context import context_fields, log_fields, note
@@ -78,7 +78,7 @@ def test_while_off_a_trace_of_another_process_is_passed_on() -> None:
 
 LOOK = """
 import sys
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 import {module}
 with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a"):

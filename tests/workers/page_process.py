@@ -20,7 +20,7 @@ from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
-from workers.loading.together import LoadedModel
+from workers.loading.pool_models import LoadedModel
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool import metrics

@@ -23,7 +23,7 @@ from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
-from workers.loading.together import LoadedModel
+from workers.loading.pool_models import LoadedModel
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import Residency
 from workers.pool.process import serve

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from service.http.connection_limits import REASONS
-from service.metrics.http import Telemetry
+from service.metrics.front_end import Telemetry
 
 PREFIXES = ("atelier_", "gen_ai_")
 

@@ -26,10 +26,10 @@ from workers.building.target import Target
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.passes import ImagePass, warm_up_passes
 from workers.loading import model as loading
-from workers.loading import together
+from workers.loading import pool_models
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
-from workers.loading.together import PoolModel
+from workers.loading.pool_models import PoolModel
 from workers.loading.upscalers import upscaler_bytes
 from workers.plan.lowered import concrete
 from workers.programs import batch_sizes, warmup
@@ -73,7 +73,7 @@ def build(
     store = Store(url, setting=SETTING)
     asyncio.run(store.exists(MANIFESTS))  # fail on a missing bucket before compiling
     settings = with_local_configs(settings, pool_name)
-    models = together.pool_models(settings, pool_name)
+    models = pool_models.from_settings(settings, pool_name)
     target.set_up(models[0].pool, models[0].model)
     devices, report = target.devices(), BuildReport(on_program)
     programs = StoredPrograms(store, devices, report)
@@ -81,7 +81,7 @@ def build(
     try:
         by_turns = settings.pools[pool_name].by_turns
         for group in [[entry] for entry in models] if by_turns else [models]:
-            slices = together.plan_slices(pool_name, group, devices, programs, extra_bytes)
+            slices = pool_models.plan_slices(pool_name, group, devices, programs, extra_bytes)
             for entry, opened in zip(group, slices, strict=True):
                 _build_model(settings, entry, opened, report)
     finally:

@@ -1,20 +1,25 @@
-"""Calibration of one model: search for plans in recorded residuals, then measure them on images."""
+"""Calibration of one model: record residuals of exact steps, search for plans, measure them.
+
+The candidates on the Pareto frontier of time and quality are kept.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
 
 from models.checkpoint.presets_file import PLANNED
-from models.interface.pipeline import Fields
+from models.interface.pipeline import Fields, PyTree
 from models.nn.layers.step_cache import PLANNED_CACHE_KEY as PLANNED_INPUT
-from models.spec.quality_presets import EXACT, GuidanceInterval, Quality
+from models.spec.quality_presets import EXACT, GuidanceInterval, Measured, Quality
 from models.spec.step_plan import PlannedCache, StepPlan
-from workers.calibration.drawing import GeneratedImage, ImageGenerator
-from workers.calibration.frontier import Figures, frontier, promising
-from workers.calibration.record import every_step_whole, record
+from workers.calibration.drawing import CACHE, GeneratedImage, ImageGenerator
 from workers.calibration.search import (
     METHODS,
     Method,
@@ -22,7 +27,140 @@ from workers.calibration.search import (
     best_plans,
     numbers_of_whole_steps,
 )
+from workers.media.psnr import psnr_db
 from workers.programs import warmup
+
+LEAST_DB = 15.0
+"""Lowest acceptable PSNR: below it, the image is no longer recognizable."""
+SLACK_DB = 1.5
+"""Tolerated distance from the frontier when few images are measured."""
+NEARER_DB, FASTER = 0.5, 0.95
+"""Smallest differences that justify a separate preset: PSNR in dB, or ratio of FLOPs."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Measurements of one preset over the same images: PSNR and cost."""
+
+    psnr_db: tuple[float, ...]
+    operations: float
+    """Mean share of an exact image's FLOPs."""
+    time: float
+    """Median share of an exact image's time."""
+
+    @classmethod
+    def of(cls, drawings: Sequence[GeneratedImage], exact: Sequence[GeneratedImage]) -> Figures:
+        """Compare a preset's images with the exact images of the same requests."""
+        pairs = list(zip(drawings, exact, strict=True))
+        return cls(
+            tuple(psnr_db(drawing.pixels, reference.pixels) for drawing, reference in pairs),
+            float(
+                np.mean([drawing.operations / reference.operations for drawing, reference in pairs])
+            ),
+            median(drawing.seconds / reference.seconds for drawing, reference in pairs),
+        )
+
+    @property
+    def worst_db(self) -> float:
+        """PSNR of the image that differs most from the exact one."""
+        return min(self.psnr_db)
+
+    def on(self, quality: Quality, steps: int, about: str) -> Quality:
+        """Return a quality preset with these measurements added."""
+        measured = Measured(
+            steps=steps,
+            images=len(self.psnr_db),
+            worst_db=math.floor(10 * self.worst_db) / 10,
+            operations=round(self.operations, 3),
+            time=round(self.time, 3),
+        )
+        return quality.model_copy(
+            update={
+                "psnr_db": round(median(self.psnr_db), 1),
+                "measured": measured,
+                "about": about,
+            }
+        )
+
+
+def promising(candidates: Mapping[str, Figures]) -> list[str]:
+    """Return the names of presets that may be on the quality-speed frontier, fastest first."""
+    names, best_db = [], LEAST_DB
+    for name in sorted(candidates, key=lambda name: candidates[name].operations):
+        if candidates[name].worst_db > best_db - SLACK_DB:
+            names.append(name)
+        best_db = max(best_db, candidates[name].worst_db)
+    return names
+
+
+def frontier(candidates: Mapping[str, Figures]) -> dict[str, str]:
+    """Return the presets on the quality-speed frontier, fastest first, by their new names."""
+    chosen: list[str] = []
+    for name in sorted(
+        candidates, key=lambda name: (candidates[name].operations, -candidates[name].worst_db)
+    ):
+        figures = candidates[name]
+        if figures.worst_db < LEAST_DB or figures.operations >= 1:
+            continue
+        if not chosen:
+            chosen.append(name)
+            continue
+        last = candidates[chosen[-1]]
+        if figures.worst_db < last.worst_db + NEARER_DB:
+            continue
+        if last.operations > FASTER * figures.operations:
+            chosen.pop()  # slightly faster and less accurate
+        chosen.append(name)
+    return {f"{PLANNED}{1 / candidates[name].operations:.2f}x": name for name in chosen}
+
+
+MAX_TOKENS = 1024
+"""Maximum number of a residual's tokens to record, evenly spaced: enough for inner products."""
+
+
+def every_step_whole(steps: int) -> Quality:
+    """Return the preset that stores residuals and skips no step."""
+    plan = PlannedCache(kind="planned", steps=steps, whole=tuple(range(steps)))
+    return Quality(step_cache=plan)
+
+
+def record(generator: ImageGenerator, requests: Sequence[Fields]) -> StepRecording:
+    """Generate requests whose preset is `every_step_whole`, and record their steps."""
+    watches = [_Watch(generator) for _ in requests]
+    for watch, fields in zip(watches, requests, strict=True):
+        generator(fields, watch)
+    return StepRecording(
+        np.stack([watch.products for watch in watches]),
+        np.stack([watch.moves for watch in watches]),
+    )
+
+
+class _Watch:
+    """Observer that collects one image's block residuals and latents, step by step."""
+
+    def __init__(self, generator: ImageGenerator) -> None:
+        self._generator = generator
+        self._residuals: list[np.ndarray] = []
+        self._latents: list[np.ndarray] = []
+
+    def __call__(self, state: PyTree) -> None:
+        residual = state[CACHE]["residual"]
+        chosen = residual[:, :: -(-residual.shape[1] // MAX_TOKENS)]
+        self._latents.append(self._generator.fetch(state["latents"]))
+        if len(self._latents) > 1:
+            self._residuals.append(self._generator.fetch(chosen).ravel())
+
+    @property
+    def products(self) -> np.ndarray:
+        """Inner products of all pairs of steps' residuals."""
+        residuals = np.stack(self._residuals).astype(np.float64)
+        return residuals @ residuals.T
+
+    @property
+    def moves(self) -> np.ndarray:
+        """Norm of each step's change of the latents."""
+        return np.array([np.linalg.norm(step) for step in np.diff(np.stack(self._latents), axis=0)])
+
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from models.adapters.files.adapter import KernelShape, LayerPosition
-from models.adapters.files.names import Layers, Names, NetworkNames
+from models.adapters.files.name_table import Layers, Names, NetworkNames
 from models.interface.adapters import requested_adapters
 from models.interface.pipeline import Fields
 from models.spec.lora import RequestedLora

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import read
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.fuse import fusing
 from models.adapters.names_of import names_of
 from models.checkpoint.folder import CheckpointError

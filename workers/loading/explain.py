@@ -16,10 +16,10 @@ from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading import model as loading
-from workers.loading import together
+from workers.loading import pool_models
 from workers.loading.layout import slice_devices
 from workers.loading.model import MeshSlice
-from workers.loading.together import PoolModel
+from workers.loading.pool_models import PoolModel
 from workers.loading.upscalers import upscaler_bytes
 from workers.programs import batch_sizes, warmup
 from workers.programs.tracer import Tracer
@@ -32,7 +32,7 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
 
     Raises: as `workers.pool.process.run_pool`.
     """
-    models = together.pool_models(settings, pool_name)
+    models = pool_models.from_settings(settings, pool_name)
     pool = models[0].pool
     if pool.hosts.count > 1:
         raise ConfigError(
@@ -41,7 +41,7 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
         )
     loading.set_up(pool, models[0].model, devices)
     extra_bytes = upscaler_bytes(settings, models)
-    slices = together.plan_slices(
+    slices = pool_models.plan_slices(
         pool_name, models, slice_devices(devices), extra_bytes=extra_bytes
     )
     parts = (

@@ -15,10 +15,10 @@ from models.parallel.mesh_axes import CROSSING, MESH_AXES, mesh_axes_of
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
-from workers.plan import auto_layout
-from workers.plan.auto_layout import NothingFits
+from workers.plan import search
 from workers.plan.estimate import Estimate, abstract_layout, estimate
 from workers.plan.offload import Residency, residencies
+from workers.plan.search import NothingFits
 from workers.plan.trace import Sketch
 from workers.programs import batch_sizes
 from workers.slice import devices as accelerators
@@ -161,7 +161,7 @@ def _soonest(
     for dcn in between:
         try:
             estimates.append(
-                auto_layout.choose(sketch, chip, each, dcn=dcn, table=table, residency=residency)
+                search.choose(sketch, chip, each, dcn=dcn, table=table, residency=residency)
             )
         except NothingFits as error:
             refused.append(error)

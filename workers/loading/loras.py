@@ -14,7 +14,7 @@ from typing import Any
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.files.peft_folder import folder_config
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file

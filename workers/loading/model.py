@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models import registry
 from models.adapters.install import install_banks
-from models.checkpoint.chosen_parts import PARTS
+from models.checkpoint.component_overrides import PARTS
 from models.checkpoint.folder import checkpoint_errors
 from models.interface.pipeline import Fields, Pipeline
 from models.loading.preview import MeanLatents, as_preview, fit
@@ -50,7 +50,7 @@ from workers.loading.derived import defaults_of, whole_settings, with_fused
 from workers.loading.layout import ChosenLayout
 from workers.loading.loras import default_pages
 from workers.loading.trial_times import EstimatedTimes, estimated_times
-from workers.plan.auto_layout import NothingFits
+from workers.plan.search import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
 from workers.programs.aot_cache import Executables, ModelExecutables, NoExecutables

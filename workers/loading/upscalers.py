@@ -18,16 +18,15 @@ from models.spec.model_spec import ModelSpec
 from models.spec.upscalers import FIELD, Upscaler
 from models.upscale.config import COLOURS
 from models.upscale.load import LoadedUpscaler, abstract_upscaler, load_upscaler
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.settings.upscalers import UpscalerSettings
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.jaxpr.operations import work_of
 from workers.jaxpr.peak_memory import peak
 from workers.loading.model import abstract
-from workers.loading.together import PoolModel
+from workers.loading.pool_models import PoolModel
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ import numpy as np
 from workers.engine.array_framing import Message, packed
 from workers.engine.errors import EngineFailed
 from workers.multihost.connection import Connection, ConnectionLost, beat, listen
-from workers.multihost.exits import exit_now
-from workers.multihost.failure_reason import CAUSE_S, is_local, reason
+from workers.multihost.exits import CAUSE_S, exit_now, is_local, reason
 
 log = logging.getLogger(__name__)
 

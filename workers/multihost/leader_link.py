@@ -17,8 +17,7 @@ from models.interface.pipeline import PyTree
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection, ConnectionLost, beat, listen, started
-from workers.multihost.exits import exit_now, watch_exits
-from workers.multihost.failure_reason import CAUSE_S, is_local, reason
+from workers.multihost.exits import CAUSE_S, exit_now, is_local, reason, watch_exits
 from workers.multihost.follower import Follower
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from models.parallel import jax_internals
-from service.settings.mesh import HostsSettings
+from service.settings.pools import HostsSettings
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection, ConnectionLost

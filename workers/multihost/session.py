@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 import jax
 
 from models.checkpoint.folder import CheckpointError
-from service.settings.mesh import HostsSettings
+from service.settings.pools import HostsSettings
 from service.settings.section import ConfigError
-from workers.multihost.exits import exit_now
-from workers.multihost.failure_reason import reason
+from workers.multihost.exits import exit_now, reason
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import difference
 from workers.multihost.leader_link import LeaderLink

@@ -20,14 +20,13 @@ from models.vae.config import Tiling
 from models.weights.quantize import Rounding
 from service.settings.models import TilingSettings
 from workers.plan import tpu_compiler
-from workers.plan.auto_layout import NothingFits, choose
 from workers.plan.collectives import Interconnect
 from workers.plan.estimate import Estimate, estimate
 from workers.plan.lowered import CompiledProgram, programs
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency, residencies
 from workers.plan.plan import Plan
-from workers.plan.search import SearchResults, search
+from workers.plan.search import NothingFits, SearchResults, choose, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
 from workers.slice.mesh_shape import MeshShape

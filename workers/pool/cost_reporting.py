@@ -17,7 +17,7 @@ from service.jobs.scheduling.cost_model import (
 )
 from workers.engine.backend import Backend
 from workers.engine.latency_stats import describe
-from workers.pool.measuring import MeasuredSizes
+from workers.pool.trials import MeasuredSizes
 from workers.retry import QUEUE_ERRORS
 
 REPORT_EVERY_S, FLEET_INTERVAL_S = 5.0, 0.05

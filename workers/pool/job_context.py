@@ -14,10 +14,9 @@ from workers.engine.backend import Backend
 from workers.media.outputs import Marking
 from workers.media.sent_videos import SentVideos
 from workers.pool.capacity import Reservation
-from workers.pool.progress import Progress
+from workers.pool.progress import Bill, Progress
 from workers.pool.quality_samples import QualitySamples
 from workers.pool.snapshots import Snapshots
-from workers.pool.usage import Bill
 from workers.retry import Patience
 
 OutputCheck = Callable[[Job, int, np.ndarray], Awaitable[None]]

@@ -11,9 +11,7 @@ from prometheus_client import REGISTRY, Counter, Gauge
 
 from service.jobs.model.histogram import Histogram
 from service.jobs.model.job import Job, Output, Usage
-from service.jobs.model.metrics import JobMetrics
-from service.jobs.model.reuse_metrics import ReuseMetrics
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import JobMetrics, ReuseMetrics, SafetyMetrics
 from workers import metrics
 
 RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 from prometheus_client import REGISTRY
 
-from models.adapters.files.names import Names, packed
+from models.adapters.files.name_table import Names, packed
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
@@ -46,12 +46,12 @@ from workers.engine.backend import Backend, Costs, HasSpec
 from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
-from workers.loading import hires_defaults, together
+from workers.loading import hires_defaults, pool_models
 from workers.loading import model as loading
 from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import restrict_visible_devices, slice_devices
 from workers.loading.loras import configured_loras
-from workers.loading.together import DiffusersModel, LoadedModel, PoolModel, ServedModel
+from workers.loading.pool_models import DiffusersModel, LoadedModel, PoolModel, ServedModel
 from workers.loading.trial_times import EstimatedTimes
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
 from workers.media.outputs import Marking
@@ -135,9 +135,9 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         ConfigError: settings are missing or do not fit the devices.
         models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded.
     """
-    if served := together.diffusers_model(settings, pool_name):
+    if served := pool_models.diffusers_model(settings, pool_name):
         return _run_diffusers(settings, pool_name, served, devices)
-    models = together.pool_models(settings, pool_name)
+    models = pool_models.from_settings(settings, pool_name)
     pool, model = models[0].pool, models[0].model
     names = [entry.pool.model for entry in models]
     began = worker_metrics.started(names, "import", worker_metrics.process_began())
@@ -165,7 +165,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         extra_bytes = upscaler_bytes(settings, models)
         local_devices = slice_devices(devices)
         folder = ProgramFolder(settings.compile_folder, local_devices, settings.executables)
-        load = together.load_one_by_one if settings.pools[pool_name].by_turns else together.load
+        by_turns = settings.pools[pool_name].by_turns
+        load = pool_models.load_one_by_one if by_turns else pool_models.load
         loaded = load(pool_name, models, local_devices, folder, extra_bytes)
         began = worker_metrics.started(names, "load", began)
         present += jax.local_devices()

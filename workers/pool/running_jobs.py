@@ -23,10 +23,9 @@ from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_context import JobContext, WorkerContext, no_check
 from workers.pool.job_runner import JobRunner
-from workers.pool.progress import Progress
+from workers.pool.progress import Bill, Progress
 from workers.pool.snapshot_budget import Budget
 from workers.pool.snapshots import Snapshots, SnapshotStore
-from workers.pool.usage import Bill
 from workers.retry import QUEUE_ERRORS, until_reached
 
 DROPPED = "dropped"

@@ -32,12 +32,12 @@ from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter
 from workers.pool.idle_work import IdleWork
 from workers.pool.job_context import OutputCheck, WorkerContext, no_check
-from workers.pool.measuring import Trials, closeness
 from workers.pool.preemption import Preemption
 from workers.pool.quality_samples import QualitySamples
 from workers.pool.registration import Registration
 from workers.pool.running_jobs import SUSPENDING, RunningJobs
 from workers.pool.time_sharing import ResidentModels
+from workers.pool.trials import Trials, closeness
 from workers.profiling.recorder import Profiler
 from workers.retry import QUEUE_ERRORS, Patience, until_reached
 

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from models.adapters.files.adapter import KernelShape, LayerPosition
-from models.adapters.files.names import NetworkNames
+from models.adapters.files.name_table import NetworkNames
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
 from models.spec.lora import RequestedLora, always, pages_of

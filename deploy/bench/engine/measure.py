@@ -22,7 +22,7 @@ from deploy.bench.engine.timed import STAGES, Span, TimedEngine
 from models.interface.pipeline import Fields, PreparedRow
 from models.interface.step_program import StepProgram
 from workers.engine.step_metrics import layout_name
-from workers.pool.measuring import Trials
+from workers.pool.trials import Trials
 from workers.programs import warmup
 from workers.programs.batch_sizes import exact
 from workers.programs.bucket_programs import BucketPrograms

@@ -1,14 +1,21 @@
-"""Text table of benchmark results. Reads JSON reports, so it also shows those of earlier runs."""
+"""Benchmark report as JSON, and its text table, which also shows reports of earlier runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from deploy.bench.engine.case import EngineCase
+from deploy.bench.engine.measure import measured
 from deploy.bench.engine.result import Spread
+from deploy.bench.machine import flags, machine, versions
+from models.spec.request import RequestError
+from workers.engine.errors import GenerationFailed
+from workers.loading.model import NotEnoughMemory
 
 Json = Mapping[str, Any]
 QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the least and the most"
@@ -113,3 +120,26 @@ def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
     yield ", ".join(f"{name} {number}" for name, number in report["versions"].items())
     for name, value in report["flags"].items():
         yield f"{name}={value}"
+
+
+def report(case: EngineCase) -> dict[str, Any]:
+    """Measure one model; an error of memory or of the request becomes the result.
+
+    Raises: CheckpointError, ConfigError: the model or the layout is invalid.
+    """
+    try:
+        result = measured(case).as_json()
+    except (NotEnoughMemory, RequestError, GenerationFailed) as error:
+        result = {"model": case.model, "tiny": case.tiny, "refused": str(error)}
+    return document([result])
+
+
+def document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results with the machine and the versions."""
+    return {
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "flags": flags(),
+        "results": [*results],
+    }

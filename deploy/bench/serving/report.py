@@ -1,4 +1,4 @@
-"""Report of a load as JSON, the source of the tables."""
+"""Report of a load as JSON, the source of the tables, with the fairness between tenants."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from deploy.bench.machine import machine
-from deploy.bench.serving.fairness import fairness
 from deploy.bench.serving.load import Alone
-from deploy.bench.serving.request_outcome import UNFINISHED, RequestOutcome
+from deploy.bench.serving.request_outcome import SUCCEEDED, UNFINISHED, RequestOutcome
 from deploy.bench.serving.run import Run
 from deploy.bench.serving.statistics import (
     deadlines,
     goodput,
     grouped,
     outcomes,
+    percentile,
     reasons,
     refusals,
     reuse,
@@ -26,6 +26,88 @@ from deploy.bench.serving.statistics import (
     waits,
 )
 from deploy.exit_codes import UsageError
+
+
+def fairness(
+    answers: Sequence[RequestOutcome],
+    alone: Mapping[str, Alone],
+    weights: Mapping[str, float],
+    window_s: float,
+) -> dict[str, Any]:
+    """Return requested, received and due device-seconds by tenant, with slowdowns.
+
+    A slowdown is a duration relative to that on the unloaded server. Requests count with their cost
+    on the unloaded server, so a batch counts its work rather than its duration. `jain` is 1 if all
+    received equal parts of their due, down to 1/n if one received everything.
+
+    Source: Jain, Chiu and Hawe 1984.
+    """
+    rows = {
+        tenant: _row(those, alone, window_s)
+        for tenant, those in sorted(
+            grouped(answers, lambda answer: answer.timed_request.tenant).items()
+        )
+    }
+    requested = {tenant: row["asked_s"] for tenant, row in rows.items()}
+    total = sum(row["got_s"] for row in rows.values())
+    for tenant, due in dues(requested, weights, total).items():
+        row = rows[tenant]
+        row |= {"due_s": due, "got_of_due": row["got_s"] / due if due else None}
+    parts = [row["got_of_due"] for row in rows.values() if row["got_of_due"] is not None]
+    return {"tenants": rows, "jain": jain(parts)}
+
+
+def _row(
+    answers: Sequence[RequestOutcome], alone: Mapping[str, Alone], window_s: float
+) -> dict[str, Any]:
+    done = [answer for answer in answers if answer.outcome == SUCCEEDED]
+    in_time = [a for a in done if a.ended_at_s is not None and a.ended_at_s <= window_s]
+    slowdowns = [
+        answer.whole_s / alone[answer.timed_request.shape].whole_s
+        for answer in done
+        if answer.timed_request.shape in alone and answer.whole_s is not None
+    ]
+    return {
+        "asked": len(answers),
+        "succeeded": len(done),
+        "asked_s": sum(_work_s(answer, alone) for answer in answers),
+        "got_s": sum(_work_s(answer, alone) for answer in in_time),
+        "slowdown_p50": percentile(slowdowns, 50),
+        "slowdown_p99": percentile(slowdowns, 99),
+    }
+
+
+def _work_s(answer: RequestOutcome, alone: Mapping[str, Alone]) -> float:
+    """Return the unloaded cost of a request; if unmeasured, its job's device time or 0."""
+    unloaded = alone.get(answer.timed_request.shape)
+    if unloaded is None:
+        return answer.device_s or 0.0
+    return unloaded.whole_s if unloaded.device_s is None else unloaded.device_s
+
+
+def dues(
+    requested: Mapping[str, float], weights: Mapping[str, float], whole: float
+) -> dict[str, float]:
+    """Return the tenants' weighted max-min shares of the device time.
+
+    No tenant gets more than it requested. The rest is divided among the others by weight.
+
+    Source: Bertsekas and Gallager, Data Networks, 6.5.2.
+    """
+    shares: dict[str, float] = {}
+    by_need = sorted(requested, key=lambda tenant: requested[tenant] / weights.get(tenant, 1.0))
+    for number, tenant in enumerate(by_need):
+        weight = weights.get(tenant, 1.0)
+        among = sum(weights.get(other, 1.0) for other in by_need[number:])
+        shares[tenant] = min(requested[tenant], max(0.0, whole) * weight / among)
+        whole -= shares[tenant]
+    return shares
+
+
+def jain(values: Sequence[float]) -> float | None:
+    """Compute Jain's index (Σx)² / (n Σx²); None if all values are zero or missing."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
 def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> dict[str, Any]:

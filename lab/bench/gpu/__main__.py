@@ -26,9 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bench.gpu.install import fits_here, install_wheels, is_installed
 from lab.bench.gpu.run import Budget, next_stage, run_all
-from lab.bench.gpu.stages import FULL, TINY, Stage, stages
+from lab.bench.gpu.stages import FULL, TINY, Stage, fits_here, install_wheels, is_installed, stages
 from lab.bench.gpu.table import line
 
 Json = dict[str, Any]

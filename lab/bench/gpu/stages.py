@@ -1,10 +1,12 @@
-"""Stages of `make gpu` in order of importance, with their time limits."""
+"""Stages of `make gpu` in order of importance, with their time limits, and its installation."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 FAMILIES = ("flux", "sdxl", "wan")
@@ -102,3 +104,41 @@ def stages(folder: Path, sizes: Sizes = FULL) -> tuple[Stage, ...]:
 def pixels(family: str, dtype: str) -> Stage:
     words = ("lab.bench.gpu.pixels", family, "--dtype", dtype)
     return Stage(f"pixels-{family}-{dtype}", words, limit_s=240, least_s=60)
+
+
+def install_wheels(wheels: Path, site: Path, installed: Callable[[str], bool]) -> list[str]:
+    """Unpack each wheel whose package is not installed; return their names.
+
+    A wheel is a zip file whose top level belongs in a site folder. Its programs and headers are not
+    needed.
+
+    Raises:
+        BadZipFile: a wheel is damaged; make the folder again.
+    """
+    site.mkdir(parents=True, exist_ok=True)
+    brought = []
+    for wheel in sorted(wheels.glob("*.whl")):
+        name = wheel.name.split("-")[0]
+        if installed(name):
+            continue
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+        brought.append(name)
+    return brought
+
+
+def is_installed(name: str) -> bool:
+    """Whether this Python has the package in any version."""
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def fits_here(wheels: Path) -> bool:
+    """Whether the folder's compiled wheels are for this version of Python."""
+    tags = {wheel.stem.split("-")[-3] for wheel in wheels.glob("*.whl")}
+    compiled = {tag for tag in tags if tag.startswith("cp3") and not tag.endswith("abi3")}
+    exact = {tag for tag in compiled if tag[3:].isdigit() and int(tag[3:]) >= 11}
+    return not exact or f"cp3{sys.version_info.minor}" in exact

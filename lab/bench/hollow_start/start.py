@@ -32,8 +32,8 @@ from workers.loading import model as loading
 from workers.loading.layout import ChosenLayout, slice_devices
 from workers.loading.model import MeshSlice
 from workers.plan.offload import Residency
-from workers.pool.measuring import Trials
 from workers.pool.process import run_pool as _pool  # noqa: F401  (a pool imports it)
+from workers.pool.trials import Trials
 from workers.programs import warmup
 from workers.programs.batch_sizes import fast
 from workers.programs.program_folder import ProgramFolder

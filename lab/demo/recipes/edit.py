@@ -22,9 +22,8 @@ from lab.demo.training.frozen_base import training_data
 from lab.demo.training.images import held_out_prompts
 from lab.demo.training.latents import encoded, in_chunks
 from lab.demo.training.prompts import Prompts
-from lab.demo.world.dataset import random_scene
 from lab.demo.world.edits import Edit, edits
-from lab.demo.world.scenes import draw
+from lab.demo.world.scenes import draw, random_scene
 from lab.demo.world.vocabulary import Scene
 from models.flux import key_mapping
 from models.flux.image_conditioning import REFERENCE

@@ -27,7 +27,7 @@ from lab.demo.training.recipe import Subject, Text, Tokens
 from lab.demo.training.train import shifted, spread
 from lab.demo.training.video_vae import CONFIG as VAE
 from lab.demo.training.weights import embeddings_as_large, scaled, zeroed
-from lab.demo.world.clips import FRAMES, FRAMES_PER_SECOND, SIZE_PX
+from lab.demo.world.motion import FRAMES, FRAMES_PER_SECOND, SIZE_PX
 from lab.demo.world.tokenizers import CLIPS_T5_VOCABULARY, T5_LENGTH, clip_words, write_t5
 from models.sampling import registry
 from models.text import umt5

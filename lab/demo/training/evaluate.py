@@ -12,8 +12,7 @@ from flax import nnx
 
 from lab.demo.training.prompts import Prompts
 from lab.demo.training.recipe import Recipe, Subject
-from lab.demo.world.checker import MIN_OVERLAP
-from lab.demo.world.overlap import overlap
+from lab.demo.world.checker import MIN_OVERLAP, overlap
 from models.sampling.guidance import classifier_free
 
 CHUNK = 25

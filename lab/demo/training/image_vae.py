@@ -11,8 +11,7 @@ from flax import nnx
 
 from lab.demo.training.checkpoint import restore, save
 from lab.demo.training.train_vae import Normed, statistics
-from lab.demo.world.dataset import random_scene
-from lab.demo.world.scenes import draw
+from lab.demo.world.scenes import draw, random_scene
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 

@@ -11,8 +11,7 @@ from jaxtyping import Array
 
 from lab.demo.training.image_vae import ImageAutoencoder, trained
 from lab.demo.world.checker import Report, check
-from lab.demo.world.dataset import held_out_scenes, random_scene
-from lab.demo.world.scenes import draw
+from lab.demo.world.scenes import draw, held_out_scenes, random_scene
 from lab.demo.world.vocabulary import Scene
 from models.interface.images import to_uint8
 from models.vae.image import AutoencoderKL

@@ -13,8 +13,7 @@ from jaxtyping import Array
 from lab.demo.training.video_vae import ClipAutoencoder, trained
 from lab.demo.world.checker import Report
 from lab.demo.world.clip_checker import check
-from lab.demo.world.clips import draw
-from lab.demo.world.motion import Motion, held_out_motions, training_motions
+from lab.demo.world.motion import Motion, draw, held_out_motions, training_motions
 from models.interface.images import to_uint8
 from models.vae.video import VideoAutoencoder
 

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from lab.demo.training.images import ImageSubject, held_out_prompts
-from lab.demo.world.checker import Report
-from lab.demo.world.dataset import random_scene
-from lab.demo.world.outline_checker import check_outlines
-from lab.demo.world.scenes import draw, outlined
+from lab.demo.world.checker import Report, check_outlines
+from lab.demo.world.scenes import draw, outlined, random_scene
 from lab.demo.world.vocabulary import Scene, one_object_scenes
 
 EXAM = 64

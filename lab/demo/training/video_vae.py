@@ -12,8 +12,7 @@ from flax import nnx
 
 from lab.demo.training.checkpoint import restore, save
 from lab.demo.training.train_vae import Normed, statistics
-from lab.demo.world.clips import FRAMES, draw
-from lab.demo.world.motion import training_motions
+from lab.demo.world.motion import FRAMES, draw, training_motions
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 

@@ -215,3 +215,51 @@ def _relation(relation: str, first: DetectedObject, second: DetectedObject) -> b
     across, down = first.x - second.x, first.y - second.y
     reach = {"above": -down, "below": down, "left": -across, "right": across}
     return max(reach, key=lambda name: reach[name]) == relation
+
+
+MIN_HOLLOW = 0.1
+"""Minimum fraction of the filled shape with the background's colour; small crosses
+enclose little."""
+GAP_PX = 2
+"""Half the maximum gap of an outline that is closed before filling."""
+INSET_PX = 2
+"""Distance from a stroke's outer edge to its middle."""
+
+
+def check_outlines(pixels: np.ndarray, prompt: str) -> Report:
+    """Check an image of outlines, uint8 [height, width, 3], against its prompt.
+
+    Raises:
+        ValueError: the prompt is not one of the demo's sentences.
+    """
+    scene = Scene.parse(prompt)
+    palette = palette_of(scene)
+    colours = nearest_colours(pixels, palette)
+    ground, filled, hollow = ground_of(colours), pixels.copy(), []
+    for thing in scene.things:
+        enclosed = _enclosed(colours == list(palette).index(thing.colour))
+        hollow.append((enclosed & (colours == ground)).sum() >= MIN_HOLLOW * max(1, enclosed.sum()))
+        filled[enclosed] = palette[scene.background]
+        filled[ndimage.binary_erosion(enclosed, iterations=INSET_PX)] = palette[thing.colour]
+    return Report({"outline": all(hollow), **check(filled, prompt).criteria})
+
+
+def _enclosed(stroke: np.ndarray) -> np.ndarray:
+    """Return the mask of a stroke and its interior."""
+    closed = ndimage.binary_closing(np.pad(stroke, GAP_PX), iterations=GAP_PX)
+    inner = slice(GAP_PX, -GAP_PX)
+    return np.asarray(ndimage.binary_fill_holes(closed)[inner, inner])
+
+
+def overlap(drawing: np.ndarray, original: np.ndarray) -> float:
+    """Return the intersection over union of all objects; 0 if an image has no background.
+
+    Args:
+        drawing, original: uint8 [height, width, 3].
+    """
+    colours = [nearest_colours(pixels, COLOURS) for pixels in (drawing, original)]
+    grounds = [ground_of(indices) for indices in colours]
+    if None in grounds:
+        return 0.0
+    first, second = (indices != ground for indices, ground in zip(colours, grounds, strict=True))
+    return float((first & second).sum() / max(1, (first | second).sum()))

@@ -1,4 +1,4 @@
-"""Draws the demo's scenes: shapes on a solid background, with edges smoothed over one pixel.
+"""Training scenes of the demo, drawn at random without those held out, and their rendering.
 
 Shapes are solid, or outlined for the outline adapter. A solid shape fills the box [-radius,
 radius]² around its centre: the set with a negative signed distance to its edge, in pixels.
@@ -6,11 +6,19 @@ radius]² around its centre: the set with a negative signed distance to its edge
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
-from lab.demo.world.vocabulary import COLOURS, NEW_COLOURS, Scene, Thing
+from lab.demo.world.vocabulary import (
+    COLOURS,
+    NEW_COLOURS,
+    Scene,
+    Thing,
+    one_object_scenes,
+    two_object_scenes,
+)
 
 Cover = Callable[[np.ndarray], np.ndarray]
 """Function from the pixels' signed distances to a shape's edge (negative inside) to coverage, 0 to
@@ -118,3 +126,26 @@ def _cross(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
 
 _DISTANCE = {"circle": _circle, "square": _square, "triangle": _triangle, "cross": _cross}
 _INKS = {**COLOURS, **NEW_COLOURS}
+
+
+@functools.cache
+def training_scenes() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
+    """Return the training scenes with one object, and those with two."""
+    singles = tuple(scene for scene in one_object_scenes() if not scene.held_out)
+    pairs = tuple(scene for scene in two_object_scenes() if not scene.held_out)
+    return singles, pairs
+
+
+@functools.cache
+def held_out_scenes() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
+    """Return the held-out scenes with one object, and those with two."""
+    singles = tuple(scene for scene in one_object_scenes() if scene.held_out)
+    pairs = tuple(scene for scene in two_object_scenes() if scene.held_out)
+    return singles, pairs
+
+
+def random_scene(rng: np.random.Generator, pairs_share: float) -> Scene:
+    """Return a random training scene, with two objects at probability `pairs_share`."""
+    singles, pairs = training_scenes()
+    pool = pairs if rng.random() < pairs_share else singles
+    return pool[rng.integers(len(pool))]

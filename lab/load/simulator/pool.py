@@ -93,7 +93,6 @@ class Pool:
     """Rows of the running step."""
     ends_at: float = 0.0
     """End of the running step."""
-    worked_s: float = 0.0
     _tickets: count[int] = field(default_factory=count)
 
     @property
@@ -128,7 +127,6 @@ class Pool:
             self.at_work = (first,)
             duration_s = times.encode_s if first.stage == ENCODE else times.decode_s
         self.ends_at = now + duration_s
-        self.worked_s += duration_s
         return True
 
     def end(self) -> list[Row]:

@@ -21,7 +21,7 @@ import models.demo
 from lab.demo.recipes.controls import CONFIG, NAME, Outlined, outlined, stored_config
 from lab.demo.training.evaluate import PLACED, compare
 from lab.demo.training.images import ImageSubject, held_out_prompts
-from lab.demo.world.overlap import overlap
+from lab.demo.world.checker import overlap
 from lab.demo.world.vocabulary import Scene
 from models import registry
 from models.loading.sources import ControlSource

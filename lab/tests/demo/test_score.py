@@ -20,7 +20,7 @@ import models.demo
 from lab.demo.training.moving import held_out_prompts
 from lab.demo.world import checker, clip_checker
 from lab.demo.world.checker import Report
-from lab.demo.world.dataset import held_out_scenes
+from lab.demo.world.scenes import held_out_scenes
 from models import registry
 from workers.engine.engine import Engine
 from workers.slice.mesh import one_device

@@ -32,7 +32,7 @@ from models.adapters.files.embedding import (
 )
 from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
 from models.adapters.files.layer_changes import OTHER_BASE, changes_of, check_sizes, check_width
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.files.passed_over import (
     Ignored,
     reason_of,

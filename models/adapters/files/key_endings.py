@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from models.adapters.files.adapter import AdapterError
-from models.adapters.files.names import NamedLayers, Names
+from models.adapters.files.name_table import NamedLayers, Names
 from models.adapters.files.tensor_file import TensorEntry, shown
 
 Kind = Literal[

@@ -17,7 +17,7 @@ from models.adapters.files.adapter import AdapterError, LayerChange, LayerPositi
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.key_endings import LayerEntries, listed
 from models.adapters.files.layer_changes import changes_of
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.files.tensor_file import TensorEntry, TensorFile
 
 Reason = Literal["unread", "absent", "twice", "embedding"]

@@ -223,3 +223,73 @@ class JobMetrics:
                 note.get("served_as"),
             )
         )
+
+
+class ReuseMetrics:
+    """Reuse metrics of one process.
+
+    Args:
+        registry: registry that exports them.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._jobs = Counter(
+            "atelier_jobs_reused_total",
+            "Jobs that received copies of another job's files: from a front end if that job had"
+            " ended, else from a worker.",
+            ("model",),
+            registry=registry,
+        )
+        self._device_s = Counter(
+            "atelier_reused_device_seconds_total",
+            "Device-seconds that generating those files took.",
+            ("model",),
+            registry=registry,
+        )
+
+    def expect(self, model: str) -> None:
+        """Create a model's series with value 0, before its first job."""
+        self._jobs.labels(model)
+        self._device_s.labels(model)
+
+    def saved(self, model: str, device_seconds: float) -> None:
+        """Count a job that got copies, and the device-seconds that the files had taken."""
+        self._jobs.labels(model).inc()
+        self._device_s.labels(model).inc(device_seconds)
+
+
+CHECK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+VERDICTS = ("allowed", "refused", "absent")
+
+
+class SafetyMetrics:
+    """Safety metrics of one process.
+
+    Args:
+        registry: registry that exports them.
+        when: which of the two safety checks this process makes.
+    """
+
+    def __init__(self, registry: CollectorRegistry, when: str) -> None:
+        self.checks = Counter(
+            "atelier_safety_checks_total",
+            "Checks by the safety hook, by verdict.",
+            ("when", "verdict"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "atelier_safety_check_seconds",
+            "Seconds from a request to the safety hook to its verdict, including retries.",
+            ("when",),
+            buckets=CHECK_BUCKETS_S,
+            registry=registry,
+        )
+        self.seconds.labels(when)
+        for verdict in VERDICTS:
+            self.checks.labels(when, verdict)
+
+    def record(self, when: str, verdict: str, seconds: float) -> None:
+        """Count one safety check with its verdict and duration."""
+        self.checks.labels(when, verdict).inc()
+        exemplar = spans.exemplar_of(spans.current_traceparent())
+        self.seconds.labels(when).observe(seconds, exemplar)

@@ -9,9 +9,8 @@ from typing import Annotated, Any, get_args, get_origin
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
 
-from service.errors.field_paths import UNION_TAG
 from service.errors.forms import ErrorForm
-from service.errors.problems import Problem
+from service.errors.problems import UNION_TAG, Problem
 
 CONTENT_POLICY = {"refused_by_safety": "content_policy_violation"}
 """Error code of OpenAI's and fal's APIs for requests that the safety check rejects."""

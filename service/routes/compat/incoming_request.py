@@ -16,8 +16,8 @@ from service.admission.admit import admit
 from service.admission.parse import Caller, parse_as
 from service.admission.refusals import Attempt, counting_refusals
 from service.http.body import read_json
+from service.http.headers import request_id_of
 from service.http.inflight_limits import Hold
-from service.http.request_ids import request_id_of
 from service.jobs import job_spans
 from service.jobs.model.job import FieldWarning, Job
 from service.responses.wait import while_connected

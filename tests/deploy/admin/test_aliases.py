@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import atelier
-from service.jobs.alias_jobs import AliasJobs
-from service.jobs.aliases import AliasRecords
+from service.jobs.aliases import AliasJobs, AliasRecords
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
 from tests.service.versions import ALIAS, R1, R2, version

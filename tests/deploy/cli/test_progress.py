@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.cli.progress import show
+from deploy.cli.remote import show
 from service.client import JobEvent
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.adapters.files.names import Names
+from models.adapters.files.name_table import Names
 from models.adapters.layer_names import Spelling, names
 from models.flux import key_mapping as flux_names
 from models.flux.config import FluxConfig

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from models.adapters.files.adapter import AdapterError, KernelShape, LayerPosition
 from models.adapters.files.embedding import read_embedding
 from models.adapters.files.formats import inspect, read
-from models.adapters.files.names import Names, NetworkNames
+from models.adapters.files.name_table import Names, NetworkNames
 from tests.models.adapters.published_names import write_raw
 
 SIZES = {"clip": 6, "clip_2": 10}

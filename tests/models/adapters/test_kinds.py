@@ -18,7 +18,7 @@ from models.adapters.files.adapter import (
     LayerPosition,
 )
 from models.adapters.files.formats import inspect, read
-from models.adapters.files.names import Layers, Names, NetworkNames
+from models.adapters.files.name_table import Layers, Names, NetworkNames
 from models.adapters.files.reduction import low_rank
 from tests.models.adapters.published_names import write
 

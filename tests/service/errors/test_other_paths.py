@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.errors.other_paths import advice
+from service.errors.handlers import advice
 
 ROUTES = ("/v1/images/generations", "/v1/models", "/sdapi/v1/txt2img", "/sdapi/v1/embeddings")
 

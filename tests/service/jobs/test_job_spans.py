@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from service.jobs import job_spans
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 from tests.collector import Collector, Span, collecting
 from tests.service.eventually import eventually

@@ -16,10 +16,10 @@ from service.jobs.model.job import JobState
 from service.jobs.model.metrics import JobEnd, JobMetrics
 from service.metrics.exposition import PROTOBUF, page
 from service.settings.settings import Settings
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 from tests.collector import collecting
-from tests.service.metrics.test_http import CAT
+from tests.service.metrics.test_front_end import CAT
 from tests.service.standin import MODEL, StandIn
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -20,10 +20,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.registry import Collector
 
 import workers.pool.metrics  # noqa: F401 # defines the pool's metrics
-from service.jobs.model.histogram import Histogram, NativeFamily
-from service.jobs.model.native_buckets import MAX_BUCKETS, ZERO_THRESHOLD
+from service.jobs.model.histogram import MAX_BUCKETS, ZERO_THRESHOLD, Histogram, NativeFamily
 from service.metrics.exposition import PROTOBUF, page
-from service.metrics.http import Telemetry
+from service.metrics.front_end import Telemetry
 from service.metrics.protobuf import HISTOGRAM, MetricFamily
 from tests.service.metrics.test_exposition import OPENMETRICS, generate, settings  # noqa: F401
 from tests.service.standin import MODEL, StandIn

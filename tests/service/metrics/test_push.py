@@ -18,8 +18,8 @@ from service.jobs.ledger_files import Totals
 from service.jobs.model.gen_ai import Durations
 from service.metrics.ledger import SUMS, LedgerMetrics
 from service.metrics.push import SHUTDOWN_TIMEOUT_S, pushing
-from service.settings.metrics import MetricsSettings
 from service.settings.section import ConfigError
+from service.settings.telemetry import MetricsSettings
 from tests.collector import Collector, Point, collecting
 from tests.e2e.system import until
 from tests.service.test_spans import loaded_after
@@ -181,7 +181,7 @@ def test_invalid_settings_are_rejected(given: dict[str, Any]) -> None:
 PUSH = """
 from prometheus_client import CollectorRegistry
 from service.metrics.push import pushing
-from service.settings.metrics import MetricsSettings
+from service.settings.telemetry import MetricsSettings
 with pushing(MetricsSettings(otlp_endpoint={endpoint!r}), CollectorRegistry(), "x"):
     pass
 """

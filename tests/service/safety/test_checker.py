@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import SafetyMetrics
 from service.safety.checker import SafetyChecker
 from service.safety.safety_check import SafetyCheck, ShownImage
 from service.safety.verdict import NoVerdict, SafetyBusy, SafetyRefused

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.spec.quality_presets import Quality
+from workers.calibration.calibrate import Figures, frontier, promising
 from workers.calibration.drawing import GeneratedImage
-from workers.calibration.frontier import Figures, frontier, promising
 from workers.media.psnr import psnr_db
 
 

@@ -13,7 +13,7 @@ from diffusers import DiffusionPipeline
 from safetensors.numpy import save_file
 
 from models.adapters.files.formats import inspect
-from models.adapters.files.names import unpacked
+from models.adapters.files.name_table import unpacked
 from models.spec.lora import RequestedLora, ScaleInterval, always
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import Invalid

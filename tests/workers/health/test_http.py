@@ -25,7 +25,7 @@ from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.section import ConfigError
-from tests.service.metrics.test_http import check
+from tests.service.metrics.test_front_end import check
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.running_worker import at_work, has_step, status

@@ -14,7 +14,7 @@ from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.loading import backends, together
+from workers.loading import backends, pool_models
 from workers.loading.backends import backend_of, check
 
 
@@ -85,9 +85,9 @@ def test_settings_that_need_a_layout_reject_diffusers(tmp_path: Path) -> None:
         models={"sd": ModelSettings(source=source(tmp_path, "StableDiffusionPipeline"))},
         pools={"sd": PoolSettings(model="sd")},
     )
-    assert together.diffusers_model(settings, "sd") is not None
+    assert pool_models.diffusers_model(settings, "sd") is not None
     with pytest.raises(ConfigError, match="no layout"):
-        together.pool_models(settings, "sd")
+        pool_models.from_settings(settings, "sd")
 
 
 def test_native_workers_import_no_torch() -> None:

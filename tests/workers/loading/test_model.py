@@ -24,9 +24,9 @@ from service.settings.section import ConfigError
 from tests.workers.flux import REQUEST
 from workers.loading import layout as slice
 from workers.loading import model as loading
-from workers.plan.auto_layout import NothingFits
 from workers.plan.estimate import RESERVE, estimate
 from workers.plan.offload import ALL_ON_DEVICE, Residency, residencies
+from workers.plan.search import NothingFits
 from workers.plan.trace import Sketch
 from workers.programs.compiler import Compiler
 from workers.programs.program_folder import ProgramFolder

@@ -20,9 +20,9 @@ from service.settings.settings import Settings
 from tests.families.suite import SUITE
 from tests.workers.flux import REQUEST, tuned
 from workers.loading import model as loading
-from workers.loading import together
+from workers.loading import pool_models
 from workers.loading.model import NotEnoughMemory
-from workers.loading.together import LoadedModel, PoolModel
+from workers.loading.pool_models import LoadedModel, PoolModel
 from workers.slice import xla_flags
 from workers.slice.chips import GIB
 
@@ -48,7 +48,7 @@ SIZE = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length
 
 
 def of(sources: dict[str, Path], *also: str, **pool: Any) -> list[PoolModel]:
-    return together.pool_models(settings(sources, *also, **pool), "p")
+    return pool_models.from_settings(settings(sources, *also, **pool), "p")
 
 
 def drawn(pipeline: Pipeline) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_equal_weights_are_shared_without_changing_images(
     sources: dict[str, Path], mesh: dict[str, Any]
 ) -> None:
     devices = jax.devices()[: 4 if mesh else 1]
-    both = together.load("p", of(sources, "tuned", **mesh), devices)
+    both = pool_models.load("p", of(sources, "tuned", **mesh), devices)
     assert [entry.pipeline.spec.name for entry in both] == ["flux", "tuned"]
     assert both[0].opened.chosen.shape == both[1].opened.chosen.shape
     first, second = (buffers(entry) for entry in both)
@@ -69,7 +69,7 @@ def test_equal_weights_are_shared_without_changing_images(
         return
     for entry in both:
         source = {"flux": sources[entry.pool.model]}
-        (alone,) = together.load("p", of(source), devices)
+        (alone,) = pool_models.load("p", of(source), devices)
         assert not buffers(alone) & (first | second)
         assert np.array_equal(drawn(entry.pipeline), drawn(alone.pipeline))
 
@@ -117,7 +117,7 @@ def test_settings_that_contradict_each_other_are_refused(
 
 def test_models_of_other_families_are_swapped(sources: dict[str, Path]) -> None:
     """Each model is loaded on demand, as if it were alone."""
-    models = together.pool_models(
+    models = pool_models.from_settings(
         Settings(
             models={
                 name: ModelSettings(source=str(sources[name]), dtype="float32")
@@ -128,7 +128,7 @@ def test_models_of_other_families_are_swapped(sources: dict[str, Path]) -> None:
         "p",
     )
     assert [entry.pool.model for entry in models] == ["flux", "sdxl"]
-    loaded = together.load_one_by_one("p", models, jax.devices()[:1])
+    loaded = pool_models.load_one_by_one("p", models, jax.devices()[:1])
     assert [entry.pipeline.spec.family for entry in loaded] == ["flux", "sdxl"]
 
 
@@ -148,21 +148,21 @@ def test_slots_of_each_model_leave_memory_for_the_others(sources: dict[str, Path
 
     def held(slots: int, *also: str) -> int:
         with pytest.raises(ConfigError, match="slots are too many") as refused:
-            together.load("p", of(sources, *also, slots=slots), jax.devices()[:1])
+            pool_models.load("p", of(sources, *also, slots=slots), jax.devices()[:1])
         match = re.search(r"(\d+) fit", str(refused.value))
         assert match
         return int(match[1])
 
     alone = held(2**40)
-    together.load("p", of(sources, slots=alone), jax.devices()[:1])
+    pool_models.load("p", of(sources, slots=alone), jax.devices()[:1])
     assert 0 < held(alone, "tuned") < alone
 
 
 def test_memory_is_checked_again_after_sharing(sources: dict[str, Path]) -> None:
     devices = jax.devices()[:1]
-    slices = together.plan_slices("p", of(sources, "tuned"), devices)
-    together.check_memory("p", slices, devices, 0)
+    slices = pool_models.plan_slices("p", of(sources, "tuned"), devices)
+    pool_models.check_memory("p", slices, devices, 0)
     wide = replace(slices[0], chosen=replace(slices[0].chosen, device_bytes=2**45))
     with pytest.raises(NotEnoughMemory, match=rf"also: all models need about {2**45 / GIB:.0f}"):
-        together.check_memory("p", [wide, slices[1]], devices, 0)
-    together.check_memory("p", [wide, slices[1]], devices, 2**45)
+        pool_models.check_memory("p", [wide, slices[1]], devices, 0)
+    pool_models.check_memory("p", [wide, slices[1]], devices, 2**45)

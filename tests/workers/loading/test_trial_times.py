@@ -16,7 +16,7 @@ from tests.workers.plan.conftest import DEMO
 from workers.loading import model as loading
 from workers.loading import trial_times
 from workers.loading.trial_times import flops_s, measured
-from workers.pool.measuring import SHORT_TRIAL_S
+from workers.pool.trials import SHORT_TRIAL_S
 from workers.slice.chips import CHIPS
 
 POOL = PoolSettings(model="flux")

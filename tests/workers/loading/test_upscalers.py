@@ -11,16 +11,15 @@ import pytest
 from flax import nnx
 
 from models.upscale.load import load_upscaler
-from service.settings.models import ModelSettings
+from service.settings.models import ModelSettings, UpscalerSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.settings.upscalers import UpscalerSettings
 from tests.parity.torch_rrdbnet import net, write
 from tests.workers.flux import REQUEST, tuned
 from tests.workers.toy import ToyPipeline
 from tests.workers.upscaler import CONFIG
-from workers.loading import together
+from workers.loading import pool_models
 from workers.loading.upscalers import (
     UpscalerCache,
     bytes_of,
@@ -88,21 +87,21 @@ def test_a_plan_leaves_room_for_upscalers(
         for name, folder in sources.items()
     }
 
-    def pool_models(*also: str) -> list[together.PoolModel]:
+    def models_of(*also: str) -> list[pool_models.PoolModel]:
         pools = {"p": PoolSettings(model="flux", also=also, slots=2**40)}
-        return together.pool_models(Settings(models=models, pools=pools), "p")
+        return pool_models.from_settings(Settings(models=models, pools=pools), "p")
 
     named = {"one": UpscalerSettings(source=str(file), tile=32)}
     with_upscaler = Settings(models=models, upscalers=named)
-    needed = upscaler_bytes(with_upscaler, pool_models())
+    needed = upscaler_bytes(with_upscaler, models_of())
     assert needed == sum(bytes_of(file, named["one"].dtype, 32))
-    assert upscaler_bytes(with_upscaler, pool_models("tuned")) == needed
-    assert upscaler_bytes(Settings(models=models), pool_models()) == 0
+    assert upscaler_bytes(with_upscaler, models_of("tuned")) == needed
+    assert upscaler_bytes(Settings(models=models), models_of()) == 0
 
     def fitting(extra_bytes: int, *also: str) -> int:
         with pytest.raises(ConfigError, match="slots are too many") as refused:
-            together.plan_slices(
-                "p", pool_models(*also), jax.devices()[:1], extra_bytes=extra_bytes
+            pool_models.plan_slices(
+                "p", models_of(*also), jax.devices()[:1], extra_bytes=extra_bytes
             )
         match = re.search(r"(\d+) fit", str(refused.value))
         assert match

@@ -22,9 +22,8 @@ from models.parallel.axis_rules import Layout
 from models.spec.lora import RequestedLora
 from models.upscale.load import LoadedUpscaler
 from service.jobs.model.job import STOP_AT_STEP
-from service.settings.mesh import HostsSettings
 from service.settings.models import ModelSettings
-from service.settings.pools import PoolSettings
+from service.settings.pools import HostsSettings, PoolSettings
 from service.settings.settings import Settings
 from tests.workers.observing import Observing
 from workers.engine.adapters import LoraFiles

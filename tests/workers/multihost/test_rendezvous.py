@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.settings.mesh import HostsSettings
+from service.settings.pools import HostsSettings
 from tests.workers.multihost.connection_pair import SILENCE_S
 from tests.workers.multihost.processes import reserved_port
 from tests.workers.polling import DEADLINE_S
@@ -43,7 +43,7 @@ def close(*lines: Connection) -> None:
 
 ALONE = """
 import logging, sys
-from service.settings.mesh import HostsSettings
+from service.settings.pools import HostsSettings
 from workers.multihost.rendezvous import join
 logging.basicConfig(level=logging.INFO)
 join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), arrive_s=1)

@@ -15,11 +15,10 @@ from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
 from tests.workers.plan.conftest import DEMO
 from workers.plan import hlo
-from workers.plan.auto_layout import NothingFits, choose
 from workers.plan.estimate import Estimate, abstract_layout, estimate, row_bytes, weight_bytes
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency
-from workers.plan.search import SearchResults, factors, search
+from workers.plan.search import NothingFits, SearchResults, choose, factors, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
 from workers.programs.precomputed_modulations import STEPS

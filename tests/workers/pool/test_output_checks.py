@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import SafetyMetrics
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, output_key
 from service.safety.checker import SafetyChecker

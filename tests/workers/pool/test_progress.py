@@ -17,8 +17,8 @@ from tests.workers.jobs import toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC
 from workers.engine.row import Row
+from workers.pool.job_context import Bill
 from workers.pool.progress import Progress
-from workers.pool.usage import Bill
 
 STEPS = 4
 POOL = "pool"

@@ -38,8 +38,8 @@ from tests.workers.sound_toy import RATE_HZ, SoundingToy
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine.place import place_of
 from workers.media.outputs import DEFAULT_FPS
-from workers.pool.measuring import NO_NUMBERS
 from workers.pool.process import run_pool
+from workers.pool.trials import NO_NUMBERS
 from workers.programs.batch_sizes import fast
 
 

@@ -18,8 +18,7 @@ import pytest
 
 from deploy.exit_codes import EXIT_CONFIG
 from models.checkpoint.folder import CheckpointError
-from service.settings.mesh import HostsSettings, MeshSettings
-from service.settings.pools import PoolSettings
+from service.settings.pools import HostsSettings, MeshSettings, PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading.explain import explain

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lab.demo.world.clip_checker import check
-from lab.demo.world.clips import draw
-from lab.demo.world.motion import DIRECTIONS, Motion, motions
+from lab.demo.world.motion import DIRECTIONS, Motion, draw, motions
 from lab.demo.world.vocabulary import COLOURS, SHAPES, Thing
 
 RIGHT = Motion(Thing("red", "circle"), "right", "blue")

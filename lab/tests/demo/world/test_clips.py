@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.demo.world.clips import FRAMES, RADIUS_PX, SIZE_PX, TRAVEL_PX, draw
-from lab.demo.world.motion import DIRECTIONS, VECTORS, Motion
+from lab.demo.world.motion import (
+    DIRECTIONS,
+    FRAMES,
+    RADIUS_PX,
+    SIZE_PX,
+    TRAVEL_PX,
+    VECTORS,
+    Motion,
+    draw,
+)
 from lab.demo.world.vocabulary import COLOURS, Thing
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lab.demo.recipes.edit import edited
-from lab.demo.world.checker import check
+from lab.demo.world.checker import check, overlap
 from lab.demo.world.edits import edits
-from lab.demo.world.overlap import overlap
 from lab.demo.world.vocabulary import Scene
 
 ONE = Scene.parse("a small red circle on the left of a blue background")

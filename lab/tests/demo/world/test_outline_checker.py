@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.demo.world import checker
-from lab.demo.world.outline_checker import check_outlines
+from lab.demo.world.checker import check_outlines
 from lab.demo.world.scenes import draw, outlined
 from lab.demo.world.vocabulary import Scene, one_object_scenes
 

@@ -9,8 +9,8 @@ from sentencepiece import SentencePieceProcessor
 from transformers import CLIPTokenizer, T5TokenizerFast
 
 from lab.demo.recipes.flux import CLIP
-from lab.demo.world.dataset import training_scenes
 from lab.demo.world.motion import motions
+from lab.demo.world.scenes import training_scenes
 from lab.demo.world.tokenizers import (
     CLIP_LENGTH,
     CLIP_VOCABULARY,

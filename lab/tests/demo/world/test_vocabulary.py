@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.demo.world.dataset import held_out_scenes, random_scene, training_scenes
+from lab.demo.world.scenes import held_out_scenes, random_scene, training_scenes
 from lab.demo.world.vocabulary import Scene, Thing, one_object_scenes, two_object_scenes
 
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query
 
 from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error, error_form
-from service.routes.compat.a1111.choice import image_models
 from service.routes.compat.a1111.control_units import MODULES
+from service.routes.compat.a1111.lists import image_models
 from service.routes.compat.a1111.router import ByKey
 from service.routes.compat.call import documented
 from service.routes.compat.endpoint import CompatibleEndpoint

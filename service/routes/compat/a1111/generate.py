@@ -15,8 +15,8 @@ from service.jobs.model.job import Job
 from service.routes.compat import documents
 from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
-from service.routes.compat.a1111.choice import model_in_body, model_of
 from service.routes.compat.a1111.control_units import alwayson_scripts, controls_of
+from service.routes.compat.a1111.lists import model_in_body, model_of
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.translation import (
     field_names,

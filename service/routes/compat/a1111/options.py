@@ -11,7 +11,7 @@ from service.http.negotiation import JSON
 from service.routes.compat import documents
 from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import A1111Error
-from service.routes.compat.a1111.choice import image_models, select_model, selected_model
+from service.routes.compat.a1111.lists import image_models, select_model, selected_model
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
 from service.routes.compat.endpoint import CompatibleRequestBody

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Path, Query
 from service.admission.parse import idempotency_key, parse_as
 from service.errors.problems import Conflict, FieldError, NotFound
 from service.http.body import read_json
+from service.http.headers import request_id_of
 from service.http.negotiation import JSON
-from service.http.request_ids import request_id_of
 from service.jobs.batches import CancelBatch
 from service.jobs.model.batch import Batch, batch_fields, new_batch_id
 from service.routes.compat import documents

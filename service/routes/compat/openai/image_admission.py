@@ -1,8 +1,8 @@
-"""Admission of requests for images of OpenAI's APIs, with their input files."""
+"""Admission of requests of OpenAI's image APIs: input files, and warnings about unused fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +17,45 @@ from service.routes.compat.call import Call
 from service.routes.compat.incoming_request import IncomingRequest
 from service.routes.compat.nearest_size import nearest
 from service.routes.compat.openai.extra_fields import merge_extra_fields
-from service.routes.compat.openai.ignored_fields import warnings_of
+from service.routes.compat.openai.field_values import missing_preset, naming_sizes
 from service.routes.compat.openai.image_requests import (
     ImageEditBody,
     ImageRequest,
     field_names,
     to_generate_fields,
 )
-from service.routes.compat.openai.sizes import naming_sizes
+
+MESSAGES: Mapping[str, str] = {
+    "style": "has no effect; describe the style in the prompt",
+    "moderation": "has no effect; this server's operator configures the safety check",
+    "input_fidelity": "has no effect; strength determines how much changes",
+    "service_tier": "has no effect; priority orders the jobs of a key",
+}
+"""Message by field."""
+_DEFAULTS = frozenset({None, "auto", "default"})
+"""Values that name what happens without the field."""
+_FIDELITY = "low"
+"""Value of `input_fidelity` that the edits here have."""
+
+
+def warnings_of(body: ImageRequest, spec: ModelSpec) -> list[FieldWarning]:
+    """Return a warning for each OpenAI image field that has no effect."""
+    return [FieldWarning(field=name, message=text) for name, text in _warnings(body, spec)]
+
+
+def _warnings(body: ImageRequest, spec: ModelSpec) -> Iterator[tuple[str, str]]:
+    for name, message in MESSAGES.items():
+        value = getattr(body, name, None)
+        if value not in _DEFAULTS and (name, value) != ("input_fidelity", _FIDELITY):
+            yield name, message
+    if preset := missing_preset(body.quality, spec):
+        default = spec.defaults.get("quality", spec.quality_names[0])
+        yield "quality", f"the model has no preset {preset!r}; its default {default!r} is used"
+    if body.stream and body.response_format == "url":
+        yield "response_format", "has no effect; a stream contains images in base64"
+    if body.partial_images and not body.stream:
+        yield "partial_images", "has no effect without stream: true"
+
 
 TEXTS = (b"data:", b"iVBORw0KGgo", b"/9j/", b"UklGR")
 """Beginnings of texts with an image in base64: data URIs, PNG, JPEG and WebP."""

@@ -17,7 +17,7 @@ from models.spec.output_options import Background
 from models.spec.quality_presets import EXACT
 from service.jobs.model.job import FieldWarning, Job
 from service.routes.compat.openai import examples
-from service.routes.compat.openai.qualities import openai_quality
+from service.routes.compat.openai.field_values import openai_quality
 from service.schemas.examples import schema_example as shown_example
 from service.schemas.response import View
 

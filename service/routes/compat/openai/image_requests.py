@@ -18,8 +18,7 @@ from service.routes.compat.names import FieldNames
 from service.routes.compat.nearest_size import size_of_ratio
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.extra_fields import OpenAIBody, merge_extra_fields, split_images
-from service.routes.compat.openai.qualities import preset_of
-from service.routes.compat.openai.sizes import sides_of
+from service.routes.compat.openai.field_values import preset_of, sides_of
 from service.schemas.examples import schema_example
 from service.schemas.request_parts import MAX_LISTED_IMAGES
 from service.settings.limits import LimitSettings

@@ -19,7 +19,7 @@ from service.routes.compat.endpoint import CompatibleRequestBody
 from service.routes.compat.names import FieldNames
 from service.routes.compat.openai import examples
 from service.routes.compat.openai.extra_fields import merge_extra_fields
-from service.routes.compat.openai.sizes import sides_of
+from service.routes.compat.openai.field_values import sides_of
 from service.schemas.examples import schema_example
 from service.schemas.request import GenerateRequest
 

@@ -1,17 +1,19 @@
-"""Routes of OpenAI's video API, which other open engines and LiteLLM share."""
+"""Routes of OpenAI's video API, which other open engines and LiteLLM share. Lists filter jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from models.spec.request_images import image_values
-from service.errors.problems import Conflict, FieldError, Invalid, NotFound
-from service.http.head import is_head
+from service.errors.problems import Conflict, FieldError, Invalid, NotFound, Unservable
+from service.front_end.front_end import FrontEnd
+from service.http.headers import is_head
 from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import JSON
+from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import Job
 from service.jobs.storage.object_store import beside_key
 from service.responses.preview import preview_answer
@@ -23,7 +25,7 @@ from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.forms import in_base64
 from service.routes.compat.incoming_request import IncomingRequest, receive_request
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
-from service.routes.compat.openai.sizes import naming_sizes
+from service.routes.compat.openai.field_values import naming_sizes
 from service.routes.compat.openai.video_answers import (
     DeletedVideo,
     VideoPage,
@@ -32,7 +34,6 @@ from service.routes.compat.openai.video_answers import (
     page_of,
     to_video_view,
 )
-from service.routes.compat.openai.video_list import Order, videos
 from service.routes.compat.openai.video_requests import (
     RemixRequest,
     VideoForm,
@@ -45,6 +46,71 @@ from service.routes.compat.openai.video_requests import (
     to_generate_fields,
 )
 from service.routes.documented_responses import Documents
+
+Order = Literal["asc", "desc"]
+PAGE = 100
+"""Number of jobs read at a time."""
+MAX_JOBS = 10_000
+"""Maximum number of jobs that one request scans."""
+
+
+async def videos(
+    front: FrontEnd, tenant: str, limit: int, after: str | None, order: Order
+) -> tuple[list[Job], bool]:
+    """Return a page of videos by creation time, and whether more follow.
+
+    Raises: NotFound: no job `after`. Unservable: the tenant has too many jobs to scan.
+    """
+    newest = _newest(front, tenant, after if order == "desc" else None)
+    if order == "desc":
+        jobs = [job async for job in _first(newest, limit + 1)]
+    else:
+        jobs = _jobs_after([job async for job in newest][::-1], after)
+    return jobs[:limit], len(jobs) > limit
+
+
+async def _newest(front: FrontEnd, tenant: str, after: str | None) -> AsyncIterator[Job]:
+    scanned = 0
+    while True:
+        try:
+            page = await front.queue.list(tenant=tenant, limit=PAGE, after=after)
+        except UnknownCursor:
+            raise _no_such(after) from None
+        for job in page:
+            if is_video(job):
+                yield job
+        scanned += len(page)
+        after = page.next
+        if after is None:
+            return
+        if scanned >= MAX_JOBS:
+            raise Unservable(
+                f"the list scans {MAX_JOBS} jobs at most; delete some, or list /v1/jobs by model"
+            )
+
+
+async def _first(jobs: AsyncIterator[Job], count: int) -> AsyncIterator[Job]:
+    async for job in jobs:
+        yield job
+        count -= 1
+        if not count:
+            return
+
+
+def _jobs_after(jobs: list[Job], after: str | None) -> list[Job]:
+    """Return the jobs after the one with this id. Raises: NotFound."""
+    if after is None:
+        return jobs
+    ids = [job.id for job in jobs]
+    if after not in ids:
+        raise _no_such(after)
+    return jobs[ids.index(after) + 1 :]
+
+
+def _no_such(after: str | None) -> NotFound:
+    message = f"there is no video {str(after)[:80]!r}"
+    return NotFound(message, errors=[FieldError("after", "there is no such video")])
+
 
 PREFIX = "/v1/videos"
 MAX_PAGE = 100

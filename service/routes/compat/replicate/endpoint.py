@@ -1,4 +1,4 @@
-"""Routes of Replicate's API."""
+"""Routes of Replicate's API, and the conversion of a job to a prediction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query, Response
 from service.errors.problems import FieldError, NotFound
 from service.http.negotiation import JSON, preferred_wait_s
 from service.jobs.model.errors import UnknownCursor
-from service.jobs.model.job import Job
-from service.responses.render import job_headers
+from service.jobs.model.job import Job, JobState
+from service.responses.render import job_headers, problem_without_output
 from service.responses.wait import wait_until_ended
 from service.responses.warning_header import warning_header
 from service.routes.compat import addresses, documents
@@ -19,15 +19,65 @@ from service.routes.compat.endpoint import CompatibleEndpoint
 from service.routes.compat.hosted_fields import with_size
 from service.routes.compat.incoming_request import receive_request
 from service.routes.compat.outcome import json_once_ended
-from service.routes.compat.replicate.bodies import Prediction, PredictionPage, PredictionRequest
-from service.routes.compat.replicate.translation import (
+from service.routes.compat.replicate.bodies import (
+    Prediction,
+    PredictionPage,
+    PredictionRequest,
+    Status,
     field_names,
     model_in_body,
     named_model,
     to_generate_fields,
 )
-from service.routes.compat.replicate.views import prediction
 from service.routes.documented_responses import Documents, problems
+from service.tracing.log_format import rfc3339
+
+OWNER = "atelier"
+"""Owner of all models in responses; requests may name any owner."""
+STATUSES: dict[JobState, Status] = {
+    JobState.QUEUED: "starting",
+    JobState.RUNNING: "processing",
+    JobState.SUCCEEDED: "succeeded",
+    JobState.PAUSED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "canceled",
+    JobState.EXPIRED: "failed",
+}
+
+
+async def prediction(call: Call, job: Job) -> Prediction:
+    """Build Replicate's prediction of a job."""
+    get = addresses.absolute_url(call, f"/v1/predictions/{job.id}")
+    return Prediction(
+        id=job.id,
+        model=f"{OWNER}/{job.model}",
+        version=job.model,
+        status=STATUSES[job.state],
+        input=job.request,
+        output=await addresses.output_urls(call, job) or None,
+        logs=_logs(job),
+        error=_error(job),
+        metrics={"predict_time": job.usage.device_seconds} if job.state.ended else {},
+        created_at=rfc3339(job.created_at),
+        started_at=job.started_at and rfc3339(job.started_at),
+        completed_at=job.finished_at and rfc3339(job.finished_at),
+        urls={"get": get, "cancel": f"{get}/cancel"},
+    )
+
+
+def _logs(job: Job) -> str:
+    """Format a job's progress as a bar that Replicate's client parses."""
+    if not job.steps or job.state is JobState.QUEUED:
+        return ""
+    percent = round(100 * job.step / job.steps)
+    return f"{percent}%|{'#' * (percent // 10):10}| {job.step}/{job.steps}"
+
+
+def _error(job: Job) -> str | None:
+    if job.state not in (JobState.FAILED, JobState.EXPIRED):
+        return None
+    return problem_without_output(job).detail
+
 
 PAGE = 100
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from deploy.bench.engine.case import EngineCase
 from deploy.bench.engine.measure import covered, stage_seconds
-from deploy.bench.engine.report import report
-from deploy.bench.engine.table import figures, show
+from deploy.bench.engine.table import figures, report, show
 from deploy.bench.engine.timed import STAGES, Span
 from tests.workers.flux import REQUEST
 from workers.slice.devices import visible

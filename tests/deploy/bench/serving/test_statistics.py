@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deploy.bench.serving.fairness import dues, fairness, jain
 from deploy.bench.serving.load import Alone, alone_of
-from deploy.bench.serving.report import report
+from deploy.bench.serving.report import dues, fairness, jain, report
 from deploy.bench.serving.request_outcome import REFUSED, SUCCEEDED, RequestOutcome
 from deploy.bench.serving.run import Run
 from deploy.bench.serving.statistics import (

@@ -16,7 +16,7 @@ from service.jobs.model import gen_ai
 from service.jobs.model.job import Job
 from service.jobs.model.metrics import POISONOUS, JobEnd, JobMetrics
 from service.jobs.model.state_machine import JobState
-from service.settings.tracing import TracingSettings
+from service.settings.telemetry import TracingSettings
 from service.tracing import spans
 from tests.collector import collecting
 

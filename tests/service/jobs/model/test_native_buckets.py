@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.jobs.model.native_buckets import (
+from service.jobs.model.histogram import (
     MAX_BUCKETS,
     SCHEMA,
     ZERO_THRESHOLD,

@@ -13,7 +13,7 @@ from models.spec.quality_presets import Quality
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.responses.warning_header import NAME
-from service.routes.compat.openai.ignored_fields import warnings_of
+from service.routes.compat.openai.image_admission import warnings_of
 from service.routes.compat.openai.image_requests import ImageEditForm, ImageRequest
 from tests.service.routes.compat.openai.conftest import INPAINTING
 from tests.service.standin import SPEC, StandIn, picture

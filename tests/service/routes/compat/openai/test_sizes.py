@@ -7,7 +7,7 @@ import pytest
 from models.spec.model_spec import Size, Sizes
 from service.errors.problems import Invalid
 from service.routes.compat.nearest_size import nearest
-from service.routes.compat.openai.sizes import sides_of
+from service.routes.compat.openai.field_values import sides_of
 from service.settings.limits import LimitSettings
 from tests.service.standin import SPEC
 

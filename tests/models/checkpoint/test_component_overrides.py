@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from models import registry
-from models.checkpoint.chosen_parts import with_parts
+from models.checkpoint.component_overrides import with_parts
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import CheckpointError, read_scheduler
 from models.loading.sources import SHAPES

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from models.adapters.files.adapter import AdapterError, LayerPosition
-from models.adapters.files.names import packed, unpacked
+from models.adapters.files.name_table import packed, unpacked
 from models.adapters.layer_names import adaptable
 from tests.models.adapters.published_names import networks, published
 from tests.test_arrows import HEAVY, ROOT

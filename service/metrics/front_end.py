@@ -18,9 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors.late_status import final_status
 from service.jobs.model.histogram import Histogram
-from service.jobs.model.metrics import JobMetrics
-from service.jobs.model.reuse_metrics import ReuseMetrics
-from service.jobs.model.safety_metrics import SafetyMetrics
+from service.jobs.model.metrics import JobMetrics, ReuseMetrics, SafetyMetrics
 from service.metrics import exposition
 from service.metrics.ledger import LedgerMetrics
 from service.metrics.queue import QueueGauges, RedisMetrics

@@ -1,12 +1,13 @@
-"""Image sizes in OpenAI's format: `1024x1024`, or `auto`."""
+"""Values of OpenAI's fields: sizes such as `1024x1024`, and names of quality."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from models.spec.model_spec import ModelSpec
+from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.endpoint import lowered
 from service.routes.compat.nearest_size import nearest
@@ -45,3 +46,43 @@ def naming_sizes(spec: ModelSpec, limits: LimitSettings, size: str | None) -> It
         )
         others = [error for error in problem.errors if error.field != "size"]
         raise Invalid([FieldError("size", message), *others], code=problem.code) from problem
+
+
+_PRESETS: Mapping[str, str | None] = {
+    "auto": None,
+    "standard": None,
+    "low": "fast",
+    "medium": "high",
+    "high": EXACT,
+    "hd": EXACT,
+    "xhigh": EXACT,
+    "max": EXACT,
+}
+"""Preset by OpenAI's name; None: the model's default."""
+_OPENAI_NAMES = {"fast": "low", "high": "medium", EXACT: "high"}
+
+
+def preset_of(quality: str | None, spec: ModelSpec) -> str | None:
+    """Return the preset of an OpenAI quality; None: the model's default.
+
+    A model without that preset uses its default, which is at least as good unless the operator
+    configured otherwise. Other names are returned as presets.
+    """
+    name = lowered(quality)
+    if name not in _PRESETS:
+        return quality
+    preset = _PRESETS[name]
+    return preset if "quality" in spec.fields and preset in spec.quality_names else None
+
+
+def missing_preset(quality: str | None, spec: ModelSpec) -> str | None:
+    """Return the preset of an OpenAI quality if the model lacks it; None: it has it."""
+    preset = _PRESETS.get(lowered(quality) or "")
+    if preset is None or preset in spec.quality_names:
+        return None
+    return preset
+
+
+def openai_quality(preset: str) -> str:
+    """Return OpenAI's name of a preset; `auto` if it has none."""
+    return _OPENAI_NAMES.get(preset, "auto")

@@ -21,10 +21,9 @@ from tests.workers.running_worker import at_work, has
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import describe
-from workers.pool import measuring
 from workers.pool.cost_reporting import MAX_AGE_S, CostReporter
 from workers.pool.idle_work import IdleWork
-from workers.pool.measuring import NO_NUMBERS, SHORT_TRIAL_S, Trials
+from workers.pool.trials import NO_NUMBERS, SHORT_TRIAL_S, Trials
 from workers.programs.batch_sizes import fast
 from workers.programs.step_latency import TRIALS
 
@@ -62,7 +61,7 @@ async def test_batches_measured_by_other_workers_are_skipped(
     engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One image is made even so, which shows that the model works."""
-    monkeypatch.setattr(measuring, "BATCHES_S", DEADLINE_S)
+    monkeypatch.setattr("workers.pool.trials.BATCHES_S", DEADLINE_S)
     request = {**SMALL, "num_inference_steps": 20}
     await engine.readiness.warm_up([request])
     trials = Trials(engine, [request], SHORT)

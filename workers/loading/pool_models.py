@@ -17,9 +17,8 @@ import jax
 from models import registry
 from models.interface.pipeline import Pipeline
 from models.weights.sharing import PlacedArrays
-from service.settings.mesh import MeshSettings
 from service.settings.models import ModelSettings
-from service.settings.pools import PoolSettings
+from service.settings.pools import MeshSettings, PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading import backends
@@ -110,7 +109,7 @@ def diffusers_model(settings: Settings, pool_name: str) -> PoolModel | None:
     return None
 
 
-def pool_models(settings: Settings, pool_name: str) -> list[PoolModel]:
+def from_settings(settings: Settings, pool_name: str) -> list[PoolModel]:
     """Return the native models of a pool.
 
     Raises: ConfigError: one does not exist, conflicts with the pool, has another family, or is
