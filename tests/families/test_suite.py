@@ -42,7 +42,8 @@ LINES = {
 """Maximum lines of Python of families that are made of shared parts, with their suite entries.
 
 FLUX.2 has two text encoders (klein's Qwen3, dev's Mistral) and two kinds of guidance.
-Qwen-Image and Z-Image have ControlNets; those of Z-Image share no network code. Token buckets need about 30 lines of a family.
+Qwen-Image and Z-Image have ControlNets; those of Z-Image share no network code. Token buckets need
+about 30 lines of a family.
 """
 
 

@@ -17,8 +17,7 @@ from tests.workers.jobs import toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC
 from workers.engine.row import Row
-from workers.pool.job_context import Bill
-from workers.pool.progress import Progress
+from workers.pool.progress import Bill, Progress
 
 STEPS = 4
 POOL = "pool"
