@@ -28,6 +28,7 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_banks_without_adapters_change_no_bit": FLUX,
     "test_adapters.py::test_branch_with_an_adapter_has_it_from_its_first_step": FLUX,
     "test_adapters.py::test_fast_batching_differs_only_by_rounding": FLUX,
+    "test_adapters.py::test_fast_batches_keep_adapters_in_step_caches": FLUX,
     "test_adapters.py::test_lokr_loha_and_dora_equal_merged_weights": FLUX,
     "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
     "test_adapters_of_variants.py": (),

@@ -374,6 +374,24 @@ async def test_fast_batching_differs_only_by_rounding(models: Models, layout: La
             assert_alike(actual, one_alone)
 
 
+@pytest.mark.parametrize("quality", CACHED)
+async def test_fast_batches_keep_adapters_in_step_caches(
+    models: Models, layout: Layout, quality: str
+) -> None:
+    """The blocks that a step may skip run for a part of the batch, with its rows' adapters."""
+    model = models(EXACT)
+    fields = {**model.fields, "quality": quality}
+    requests = [asking(fields, model.loras[name]) for name in ("whole 0", "whole 1")]
+    batching = fast(2, (2,), elastic=False)
+    with model.engine(PAGES, layout) as alone, model.engine(PAGES, layout, 2, batching) as engine:
+        expected = await drawn(alone, requests, together=False)
+        await leave_one(engine, requests[0], BatchLayout(2))
+        for actual, one_alone in zip(
+            await drawn(engine, requests, together=True), expected, strict=True
+        ):
+            assert_alike(actual, one_alone)
+
+
 @pytest.mark.parametrize("change", [*PRESETS, *CACHED, STRENGTH])
 async def test_presets_and_images_combine_with_adapters(
     family: str, models: Models, layout: Layout, change: str

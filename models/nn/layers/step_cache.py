@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -254,16 +254,17 @@ def _in_rounds(
 ) -> tuple[Tokens, Tokens]:
     """Run rows in rounds, one row per group of devices; return tokens and residuals."""
     together = side_by_side(len(whole), len(base) // len(whole))
+    options = trace_options()
 
     def run_round(round: tuple[Any, ...]) -> tuple[Tokens, Tokens]:
-        whole, block_inputs, base, residual = round
-        return _one_round(whole, block_inputs, base, residual, rest)
+        whole, block_inputs, base, residual, adapters = round
+        with replace(options, adapters=adapters).active():
+            return _one_round(whole, block_inputs, base, residual, rest)
 
+    batch = (whole, block_inputs, base, residual, options.adapters)
     if together == len(whole):
-        return run_round((whole, block_inputs, base, residual))
-    rounds = jax.tree.map(
-        lambda leaf: _parted(leaf, len(whole), together), (whole, block_inputs, base, residual)
-    )
+        return run_round(batch)
+    rounds = jax.tree.map(lambda leaf: _parted(leaf, len(whole), together), batch)
     hidden, residual = jax.lax.map(run_round, rounds)
     return _joined(hidden, together), _joined(residual, together)
 
