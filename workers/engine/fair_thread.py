@@ -36,7 +36,10 @@ class FairThread:
         return result
 
     def settled(self) -> Future[None]:
-        """Return a future that completes once all functions submitted until now have ended."""
+        """Return a future that completes once all functions submitted until now have ended.
+
+        Nothing may be submitted before it completes: another tenant's turn might come first.
+        """
         return self._thread.submit(lambda: None)
 
     def close(self) -> None:
