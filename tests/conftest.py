@@ -49,12 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         hypothesis.settings.load_profile("same")
 
 
-def pytest_collection_finish() -> None:
-    """Exclude imported objects, which live to the end, from garbage collection."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if COMPILED not in os.environ:
         compile_cache.prune()
@@ -91,20 +85,31 @@ KEEPING = ("families", "models", "parallel", "parity")
 
 USUALLY, RARELY = gc.get_threshold(), (100_000, 20, 20)
 """Thresholds of the garbage collector."""
-MAKING = (*KEEPING, "service/jobs/model/test_state_machine.py", "service/test_patterns.py")
+MAKING = (
+    *KEEPING,
+    *("service/jobs/model/test_state_machine.py", "service/test_patterns.py", "test_words.py"),
+)
 """Folders and files whose tests make millions of objects, few of them cyclic. With Python's default
 thresholds, garbage collection takes a twelfth of their time or more."""
 
 
+gc.set_threshold(*RARELY)
+"""Between modules, while imports make objects that live to the end."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def garbage(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Collect garbage rarely in MAKING; elsewhere promptly, so that unclosed resources show
-    soon."""
+    """Collect garbage rarely in MAKING; elsewhere promptly, so that unclosed resources show soon.
+
+    Objects that exist before the module's tests, most of them imported, are not collected again.
+    """
+    gc.collect()
+    gc.freeze()
     path = request.path.relative_to(Path(__file__).parent)
     is_making = any(path.is_relative_to(place) for place in MAKING)
     gc.set_threshold(*(RARELY if is_making else USUALLY))
     yield
-    gc.set_threshold(*USUALLY)
+    gc.set_threshold(*RARELY)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -31,8 +31,8 @@ from models.sdxl.controlnet import ControlNet
 from models.sdxl.key_mapping import CONTROL_RENAMES
 from models.weights.loader import flat_parameters, load
 from tests.models.sdxl.original_writer import write_cldm
+from tests.parity.tiny_krea2 import make_krea2
 from tests.parity.tiny_sdxl import make_control, make_sdxl
-from tests.parity.tiny_zimage import make_zimage
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 LEVELS: dict[str, Any] = {
@@ -210,5 +210,5 @@ def test_single_file_from_a_hub_repository(
 
 def test_a_family_without_controls_refuses_them(root: Path, tmp_path: Path) -> None:
     controls = {"edges": ControlSource(str(root / "edges"))}
-    with pytest.raises(CheckpointError, match="controls are set, but ZImagePipeline does not"):
-        registry.load("m", str(make_zimage(tmp_path)), "float32", {}, controls=controls)
+    with pytest.raises(CheckpointError, match="controls are set, but Krea2Pipeline does not"):
+        registry.load("m", str(make_krea2(tmp_path)), "float32", {}, controls=controls)
