@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "budget.json"
 MEASURED = ROOT.parent / "build" / "cpu_times.json"
-GATE_S = 2_050
+GATE_S = 2_150
 """CPU-seconds for all folders. The goal is 1,750 (decision 44)."""
 TOLERANCE = 0.25
 """Share by which a folder may exceed its limit, because CPU time also depends on the machine."""
