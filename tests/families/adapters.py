@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -108,7 +109,7 @@ class Loras:
         )
         return self.made[name]
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """Names of the pipeline's layers."""
         return names_of(self.pipeline)

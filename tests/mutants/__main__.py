@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,8 @@ TEST_S, ENDING_S = 180, 20
 """Time limits in seconds of a test, and of pytest's teardown after an interrupt."""
 PATIENCE = 12
 """Wall seconds that a run may last for each CPU-second of its limit."""
+LOOPS, LOOPS_S = 5_000_000, 0.13
+"""Additions of a loop, and their CPU-seconds on the machine for which `--cap` is given."""
 PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, -signal.SIGXCPU)
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
 
@@ -157,6 +160,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def slowness() -> float:
+    """Return how many times as much CPU time a loop takes here as on a fast machine, at least 1."""
+    before, total = time.process_time(), 0
+    for number in range(LOOPS):
+        total += number
+    return max(1.0, (time.process_time() - before) / LOOPS_S)
+
+
 def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -231,7 +242,11 @@ def main() -> int:
         "--shard", default="1/1", metavar="K/N", help="run each N-th, from the K-th"
     )
     parser.add_argument(
-        "--cap", type=float, default=90, metavar="S", help="CPU-seconds per fault and tier (90)"
+        "--cap",
+        type=float,
+        default=90,
+        metavar="S",
+        help="CPU-seconds of a fast machine per fault and tier (90)",
     )
     args = parser.parse_args()
     faults = read()
@@ -242,7 +257,7 @@ def main() -> int:
     done = () if args.only else rows()
     chosen = [fault for fault in faults if fault.id in (args.only or [fault.id])]
     with copied() as tree:
-        run(chosen[first - 1 :: step], tree, args.cap, done)
+        run(chosen[first - 1 :: step], tree, args.cap * slowness(), done)
     print(table(faults, rows()))
     return 0
 
