@@ -25,6 +25,7 @@ from models.nn.attention.attention import TokenAttention, attention, token_atten
 from models.nn.blocks.double_stream import (
     AXES,
     ByHead,
+    ImageTokens,
     Tokens,
     Vectors,
     fit_float16,
@@ -234,16 +235,16 @@ class Krea2Transformer(nnx.Module):
         return run(self.blocks, both, lambda block, x: block(x, vectors, at), **some)
 
     def _run_cached(
-        self, cache: CachedStep, both: Tokens, image: Tokens, vectors: Vectors, at: Positions
-    ) -> Tokens:
-        def after_first() -> tuple[Tokens, Tokens]:
+        self, cache: CachedStep, both: Tokens, image: ImageTokens, vectors: Vectors, at: Positions
+    ) -> ImageTokens:
+        def after_first() -> tuple[Tokens, ImageTokens]:
             output = self._run(both, vectors, at, stop=1)
             return output, cut_last(output, image.shape[1])
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
-        def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
+        def rest(both: Tokens, others: tuple[Vectors, Positions]) -> ImageTokens:
             return cut_last(self._run(both, *others, first=cache.first), image.shape[1])
 
         inputs = cache.before_blocks(both, image, after_first, first_input)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
 from models.nn.blocks.causal_text import VECTORS, CausalTextBlock, Segment
-from models.nn.blocks.double_stream import StreamShape, Tokens, Vectors, padded
+from models.nn.blocks.double_stream import ImageTokens, StreamShape, Tokens, Vectors, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, TextInput, sinusoid
@@ -176,22 +176,22 @@ class QwenImage21Transformer(nnx.Module):
     def _run_cached(
         self,
         cache: CachedStep,
-        both: Float[Array, "batch both width"],
-        image: Float[Array, "batch image width"],
+        both: Tokens,
+        image: ImageTokens,
         vectors: Vectors,
         at: Positions,
         prefix: tuple[Segment, ...],
-    ) -> Float[Array, "batch image width"]:
+    ) -> ImageTokens:
         tokens = image.shape[1]
 
-        def after_first() -> tuple[Tokens, Tokens]:
+        def after_first() -> tuple[Tokens, ImageTokens]:
             output = self._run(both, vectors, at, prefix, stop=1)
             return output, cut_last(output, tokens)
 
         def first_input() -> Tokens:
             return run(self.blocks, image, lambda b, x: b.attention_input(x, vectors), stop=1)
 
-        def rest(both: Tokens, others: tuple[Vectors, Positions]) -> Tokens:
+        def rest(both: Tokens, others: tuple[Vectors, Positions]) -> ImageTokens:
             return cut_last(self._run(both, *others, prefix, first=cache.first), tokens)
 
         inputs = cache.before_blocks(both, image, after_first, first_input)

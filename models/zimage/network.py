@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import AXES, StreamShape, Tokens, padded
+from models.nn.blocks.double_stream import AXES, ImageTokens, StreamShape, Tokens, padded
 from models.nn.blocks.feed_forward import SwiGlu
 from models.nn.blocks.single_stream import SandwichNormBlock, Vector
 from models.nn.layers import padded_tokens
@@ -204,12 +204,12 @@ class ZImageTransformer(nnx.Module):
         self,
         cache: CachedStep,
         both: Tokens,
-        image: Tokens,
+        image: ImageTokens,
         condition: Vector,
         at: Positions,
         residuals: Residuals | None,
-    ) -> Tokens:
-        def after_first() -> tuple[Tokens, Tokens]:
+    ) -> ImageTokens:
+        def after_first() -> tuple[Tokens, ImageTokens]:
             output = run_blocks(self.blocks, both, condition, at, residuals, stop=1)
             return output, cut_first(output, image.shape[1])
 
@@ -218,7 +218,7 @@ class ZImageTransformer(nnx.Module):
                 self.blocks, image, lambda block, x: block.attention_input(x, condition), stop=1
             )
 
-        def rest(both: Tokens, others: tuple[Vector, Positions, Residuals | None]) -> Tokens:
+        def rest(both: Tokens, others: tuple[Vector, Positions, Residuals | None]) -> ImageTokens:
             output = run_blocks(self.blocks, both, *others, first=cache.first)
             return cut_first(output, image.shape[1])
 

@@ -25,6 +25,8 @@ from models.nn.layers.rope import apply_rope, rope_table
 from models.parallel.placement import split
 
 Tokens = Float[Array, "batch tokens width"]
+ImageTokens = Float[Array, "batch image_tokens width"]
+"""Tokens of an image, beside those of text and image together."""
 ByHead = Float[Array, "batch tokens heads dim"]
 Vectors = Float[Array, "batch _vectors width"]
 """Modulations of one layer."""
