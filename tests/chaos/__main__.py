@@ -14,19 +14,18 @@ from tests.chaos.invariants import breaches
 from tests.chaos.run import Run, Size
 
 ACT_EVERY_S = 3.0
-ORDER_EVERY_S = 0.3
-"""Rate that two cores sustain with pools that are killed every few seconds."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="of chaos (default: 10)")
     parser.add_argument("--seed", type=int, help="of the plan (default: a new one)")
+    parser.add_argument("--orders", type=int, help="number of orders (default: by their duration)")
     args = parser.parse_args()
     seed = secrets.randbelow(2**32) if args.seed is None else args.seed
     span_s = 60 * args.minutes
-    size = Size(span_s, round(span_s / ACT_EVERY_S), round(span_s / ORDER_EVERY_S))
-    say(f"seed {seed}: {size.acts} acts and {size.orders} orders in {args.minutes:g} minutes")
+    size = Size(span_s, round(span_s / ACT_EVERY_S), args.orders)
+    say(f"seed {seed}: {size.acts} acts in {args.minutes:g} minutes")
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     say(f"logs: {folder}")
     broken = breaches(asyncio.run(Run(folder, seed, size, say).run()))

@@ -14,26 +14,24 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from service.admission.refusals import REDIS_REASON
-from tests.chaos.__main__ import ACT_EVERY_S, ORDER_EVERY_S, say
+from tests.chaos.__main__ import ACT_EVERY_S, say
 from tests.chaos.clients import Client
 from tests.chaos.history import History
 from tests.chaos.invariants import breaches
 from tests.chaos.observer import Observer
-from tests.chaos.orders import FollowUp
+from tests.chaos.orders import FollowUp, Order
 from tests.chaos.plan import FRONTS
 from tests.chaos.processes import until
 from tests.chaos.run import Run, Size
 from tests.deploy.watching.prometheus import Prometheus, running
 
-SPARING = 2
-"""Factor by which a run has fewer orders than others, because queued jobs must be finished too."""
 SEEN_S = 60.0
 """Time until the last change was scraped on a busy machine."""
 DIGITS = 3
@@ -60,10 +58,6 @@ class Watched(Run):
     def __init__(self, folder: Path, *rest: Any) -> None:
         super().__init__(folder, *rest)
         self._folder = folder
-        self._orders = tuple(
-            replace(order, then=FollowUp.CANCELS) if order.then is FollowUp.DELETES else order
-            for order in self._orders
-        )  # clients cannot count deleted jobs
         self._watching = ExitStack()
         self.counted: dict[str, Counts] = {}
         """Counts by source, then by name."""
@@ -72,12 +66,20 @@ class Watched(Run):
         with self._watching:
             return await super().run()
 
-    async def _learn(self, client: Client) -> None:
+    async def _learn(self, client: Client) -> float:
         pages = [url.removeprefix("http://") for url in self._system.fronts]
         targets = {"atelier-frontend": pages, "atelier-pools": []}
         self._prometheus = self._watching.enter_context(running(self._folder, targets))
         self._asking = client
-        await super()._learn(client)
+        return await super()._learn(client)
+
+    async def _disturb(self, client: Client, placed: Sequence[Order]) -> None:
+        """Cancel the jobs that others delete: clients cannot count deleted jobs."""
+        counted = [
+            replace(order, then=FollowUp.CANCELS) if order.then is FollowUp.DELETES else order
+            for order in placed
+        ]
+        await super()._disturb(client, counted)
 
     async def _reckon(self, observer: Observer) -> None:
         await super()._reckon(observer)
@@ -178,10 +180,9 @@ def differences(counted: Mapping[str, Counts]) -> list[str]:
 
 
 def size_of(minutes: float) -> Size:
-    """Acts and orders of a run of some minutes, which spares front ends."""
+    """Length and acts of a run of some minutes, which spares front ends."""
     span_s = 60 * minutes
-    acts, orders = round(span_s / ACT_EVERY_S), round(span_s / (SPARING * ORDER_EVERY_S))
-    return Size(span_s, acts, orders, FRONTS)
+    return Size(span_s, round(span_s / ACT_EVERY_S), spared=FRONTS)
 
 
 def faults_of(run: Watched) -> list[str]:
@@ -197,7 +198,7 @@ def main() -> int:
     args = parser.parse_args()
     seed = secrets.randbelow(2**32) if args.seed is None else args.seed
     size = size_of(args.minutes)
-    say(f"seed {seed}: {size.acts} acts and {size.orders} orders in {args.minutes:g} minutes")
+    say(f"seed {seed}: {size.acts} acts in {args.minutes:g} minutes")
     folder = Path(tempfile.mkdtemp(prefix="watched-"))
     run = Watched(folder, seed, size, say)
     asyncio.run(run.run())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,8 @@ class Size:
     span_s: float
     """Seconds of orders and acts."""
     acts: int
-    orders: int
+    orders: int | None = None
+    """None: as many as one of two cores completes in the span, by the undisturbed part."""
     spared: tuple[str, ...] = ()
     """Processes that no act affects."""
 
@@ -47,7 +48,7 @@ class Run:
 
     def __init__(self, folder: Path, seed: int, size: Size, tell: Callable[[str], None]) -> None:
         self._plan = plan.make(seed, size.span_s, size.acts, size.spared)
-        self._orders = orders.make(seed, size.span_s, size.orders)
+        self._seed, self._size = seed, size
         self._log = tell
         self.history = History()
         self._system = System(folder, self.history)
@@ -72,9 +73,13 @@ class Run:
         for act in self._plan:
             self._log(str(act))
         async with self._client() as client:
-            await self._learn(client)
-            self._log(f"learned what is expected after {time.monotonic() - started:.0f} s")
-            await self._disturb(client)
+            job_s = await self._learn(client)
+            count = self._size.orders or round(self._size.span_s / job_s)
+            self._log(
+                f"learned what is expected after {time.monotonic() - started:.0f} s; "
+                f"a job takes {job_s:.2f} s, so there are {count} orders"
+            )
+            await self._disturb(client, orders.make(self._seed, self._size.span_s, count))
             self._log(f"done with it after {time.monotonic() - started:.0f} s")
             async with Redis.from_url(self._system.server.url, decode_responses=True) as redis:
                 await self._reckon(Observer(redis, client, self._system.store))
@@ -90,13 +95,16 @@ class Run:
         finally:
             await client.close()
 
-    async def _learn(self, client: Client) -> None:
-        """Run every request once without acts, for the expected digests."""
+    async def _learn(self, client: Client) -> float:
+        """Run every request once without acts, for the expected digests; return their mean
+        seconds."""
+        began = time.monotonic()
         for name, body in orders.REQUESTS.items():
             job = await client.until_done(body, next(iter(orders.TENANTS)))
             self.history.expected[name] = tuple(output["sha256"] for output in job["outputs"])
+        return (time.monotonic() - began) / len(orders.REQUESTS)
 
-    async def _disturb(self, client: Client) -> None:
+    async def _disturb(self, client: Client, placed: Sequence[orders.Order]) -> None:
         started = time.monotonic()
 
         async def place(order: orders.Order) -> OrderResult:
@@ -106,7 +114,7 @@ class Run:
         async with asyncio.TaskGroup() as group:
             acting = Actors(self._system, self._log).perform(self._plan)
             group.create_task(acting, name="acting")
-            placing = [group.create_task(place(order)) for order in self._orders]
+            placing = [group.create_task(place(order)) for order in placed]
         self.history.results = [task.result() for task in placing]
 
     async def _reckon(self, observer: Observer) -> None:
