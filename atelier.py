@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="atelier",
         description="Generate images and video with "
-        "SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2",
+        "SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2",
         epilog=EXITS,
     )
     root.add_argument("--version", action=Version, help="show the version and exit")

@@ -22,7 +22,8 @@ NAME = "atelier"
 EXTRA = "cpu"
 """Extra that a wheel installs by default: without a source tree, users need the dependencies of
 `atelier up`."""
-INIT = f'''"""Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2.
+INIT = f'''"""Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan
+and LTX-2.
 
 `{NAME}.__main__` is the command line.
 """

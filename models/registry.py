@@ -21,6 +21,7 @@ from models.checkpoint.folder import (
     read_model_index,
 )
 from models.checkpoint.hub import CONFIGS, resolve, single_file
+from models.chroma.family import FAMILY as CHROMA
 from models.flux.family import FAMILY as FLUX
 from models.flux2.family import FAMILY as FLUX2
 from models.interface.family import Family, LoadOption
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from models.interface.pipeline import Pipeline
     from models.loading.sources import Reading
 
-FAMILIES: tuple[Family, ...] = (SDXL, FLUX, LTX, QWENIMAGE, QWENIMAGE21, FLUX2, ZIMAGE, KREA2, WAN)
+FAMILIES: tuple[Family, ...] = (
+    *(SDXL, FLUX, LTX, QWENIMAGE, QWENIMAGE21, FLUX2, ZIMAGE, KREA2, WAN, CHROMA),
+)
 
 BY_PIPELINE: Mapping[str, Family] = {
     class_name: family for family in FAMILIES for class_name in family.pipelines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from models.chroma.request import ChromaRequest
 from models.flux.request import FluxRequest
 from models.flux2.request import Flux2Request
 from models.krea2.request import Krea2Request
@@ -16,6 +17,7 @@ from models.wan.request import WanRequest
 from models.zimage.request import ZImageRequest
 
 REQUESTS: Mapping[str, Callable[..., Request]] = {
+    "chroma": ChromaRequest,
     "flux": FluxRequest,
     "flux2": Flux2Request,
     "krea2": Krea2Request,

@@ -37,7 +37,9 @@ from service.schemas.response import (
 from service.schemas.verify import Verification, VerifyRequest
 
 TITLE = "Atelier"
-SUMMARY = "Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2."
+SUMMARY = (
+    "Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2."
+)
 VERSION = generator().partition(" ")[2] or "unpackaged"
 
 VIEWS = (

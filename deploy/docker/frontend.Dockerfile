@@ -26,6 +26,7 @@ COPY models/adapters/files models/adapters/files
 COPY models/checkpoint models/checkpoint
 COPY models/media models/media
 COPY models/spec models/spec
+COPY models/chroma/__init__.py models/chroma/request.py models/chroma/
 COPY models/flux/__init__.py models/flux/request.py models/flux/
 COPY models/flux2/__init__.py models/flux2/request.py models/flux2/
 COPY models/krea2/__init__.py models/krea2/request.py models/krea2/
@@ -48,7 +49,7 @@ RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolati
 FROM python:${PYTHON}
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Atelier, a front end" \
-      org.opencontainers.image.description="Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: HTTP and the queue" \
+      org.opencontainers.image.description="Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: HTTP and the queue" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 # Volumes take the owner of the folders that they are mounted over.

@@ -43,7 +43,7 @@ FROM python:${PYTHON} AS worker
 ARG ACCELERATOR
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Atelier, a pool (${ACCELERATOR})" \
-      org.opencontainers.image.description="Images and video from SDXL, Flux, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: a pool of JAX workers" \
+      org.opencontainers.image.description="Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: a pool of JAX workers" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 # Volumes take the owner of the folders that they are mounted over.

@@ -26,7 +26,7 @@ from models.parallel.placement import cast_in_place
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
 from models.spec.request import FlowRequest
-from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.tokenizer import ReadTexts, Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.packed_latents import PackedLatentPipeline
 from models.vae.references import INPUT, Grid, tokens_and_grids
@@ -106,19 +106,30 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         """
         texts = {field: head + text for field, text in request.prompts.items()}
         limit = request.max_sequence_length + self.CUT + len(self.tokenizer.pieces([head])[0])
-        read = self.tokenizer.encode_with_mask([*texts.values()], limit)
+        read = self.read_texts(request, texts, limit)
         size, text = f"{request.width}x{request.height}", request.max_sequence_length
         return Draft(
             f"{size},text={text},prompts={len(texts)}{bucket}",
-            {"ids": read.ids, "read": read.mask, **inputs},
+            {**read.inputs, **inputs},
             steps,
             request.width,
             request.height,
             request.seed,
             len(texts),
             tokens,
-            cut_prompts(self.ENCODER, self.tokenizer, texts, limit),
+            read.warnings,
         )
+
+    def read_texts(self, request: Any, texts: Mapping[str, str], limit: int) -> ReadTexts:
+        """Tokenize the prompts: `ids`, `read` (False for padding), and the encoder's other inputs.
+
+        Args:
+            texts: by request field.
+            limit: of tokens of a prompt, markers included.
+        """
+        ids, mask = self.tokenizer.encode_with_mask([*texts.values()], limit)
+        warnings = cut_prompts(self.ENCODER, self.tokenizer, texts, limit)
+        return ReadTexts({"ids": ids, "read": mask}, warnings)
 
     def in_token_bucket(self, draft: Draft, request: FlowRequest, grid: Grid) -> Draft:
         """Pad the tokens of a draft to those of its token bucket, if it has one.

@@ -20,9 +20,24 @@ HEADS = {f"attn\\.to_{letter}": f"heads.{letter}" for letter in "qkv"}
 HEAD_NORMS = {f"attn\\.norm_{letter}": f"heads.{letter}_norm" for letter in "qk"}
 """Names in a single block → paths in its stack."""
 
+GELU_FEED_FORWARD = {r"net\.0\.proj": "up", r"net\.2": "down"}
+"""Names of the layers of FLUX.1's feed-forward → their paths in it."""
+SINGLE_RENAMES: Renames = layer_renames(
+    {**HEADS, "proj_mlp": "middle.up", "proj_out": "down"},
+    HEAD_NORMS,
+    (SINGLE_BLOCKS, "single_blocks"),
+)
+"""Keys of FLUX.1's single blocks, without their modulations → paths."""
+
 IMAGE_QKV = tuple(f"{DOUBLE}attn.to_{letter}" for letter in "qkv")
 TEXT_QKV = tuple(f"{DOUBLE}attn.add_{letter}_proj" for letter in "qkv")
+SINGLE_QKV = tuple(f"{SINGLE}attn.to_{letter}" for letter in "qkv")
 """Names of the layers that the authors' files fuse into one."""
+SINGLE_LAYERS: Fused = {
+    "single_blocks.{}.linear1": (*SINGLE_QKV, f"{SINGLE}proj_mlp"),
+    "single_blocks.{}.linear2": (f"{SINGLE}proj_out",),
+}
+"""Authors' names of the layers in FLUX.1's single blocks, without their modulations."""
 
 SWAPPED = frozenset({"final_layer.adaLN_modulation.1"})
 """Authors' names of layers with scale and shift in the other order."""

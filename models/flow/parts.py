@@ -17,10 +17,11 @@ from models.loading.sources import Reading
 from models.sampling.flow_choice import checkpoint_scheduler
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
-from models.text import mistral
+from models.text import mistral, t5
 from models.text.chat import Chat
 from models.text.mistral import MistralConfig, MistralEncoder
 from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
+from models.text.t5 import T5Config
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.key_mapping import RENAMES
@@ -127,6 +128,17 @@ def mistral_encoder(
     """Describe the text encoder of a checkpoint, a Mistral; arguments as of `qwen3_encoder`."""
     names = mistral.renames_of(config, states)
     return chat_encoder(folder, MistralEncoder, (config, states), names, *files)
+
+
+def t5_encoder(place: Path, config: T5Config) -> Network:
+    """Describe a text encoder of a checkpoint, a T5.
+
+    Args:
+        place: folder of its arrays.
+    """
+    mark = "encoder.final_layer_norm.weight"
+    naming = Naming(in_encoders("t5xxl"), mark, t5.RENAMES)
+    return Network(t5.T5Encoder, (config,), place, t5.RENAMES, by_size=True, in_files=(naming,))
 
 
 def in_encoders(*files: str) -> tuple[str, ...]:

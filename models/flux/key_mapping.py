@@ -17,11 +17,13 @@ from models.flow.joint_control import OWN_RENAMES
 from models.flow.joint_names import (
     BLOCKS,
     DOUBLE,
-    HEAD_NORMS,
-    HEADS,
+    GELU_FEED_FORWARD,
     IMAGE_QKV,
     SINGLE,
     SINGLE_BLOCKS,
+    SINGLE_LAYERS,
+    SINGLE_QKV,
+    SINGLE_RENAMES,
     SWAPPED,
     TEXT_QKV,
     authors_layers,
@@ -30,7 +32,7 @@ from models.flow.joint_names import (
     outer_layers,
 )
 from models.flow.parts import in_encoders
-from models.text import clip, t5
+from models.text import clip
 
 _EMBEDDERS = {
     r"time_text_embed\.timestep": "time_in",
@@ -47,15 +49,11 @@ RENAMES: Renames = (
         },
         stack=(BLOCKS, "conditions"),
     ),
-    *double_renames({r"net\.0\.proj": "up", r"net\.2": "down"}),
+    *double_renames(GELU_FEED_FORWARD),
     *layer_renames(
         {r"norm\.linear": "single_modulation.linear"}, stack=(SINGLE_BLOCKS, "conditions")
     ),
-    *layer_renames(
-        {**HEADS, "proj_mlp": "middle.up", "proj_out": "down"},
-        HEAD_NORMS,
-        (SINGLE_BLOCKS, "single_blocks"),
-    ),
+    *SINGLE_RENAMES,
 )
 CONTROL_RENAMES: Renames = (
     *RENAMES,
@@ -64,8 +62,6 @@ CONTROL_RENAMES: Renames = (
 )
 """Keys of a Flux ControlNet → paths in `FluxControlNet`."""
 
-JOINED = tuple(f"{SINGLE}attn.to_{projection}" for projection in "qkv")
-
 LAYERS: Fused = {
     **authors_layers("time_text_embed", "net.0.proj", "net.2"),
     "vector_in.in_layer": ("time_text_embed.text_embedder.linear_1",),
@@ -73,8 +69,7 @@ LAYERS: Fused = {
     "double_blocks.{}.img_mod.lin": (f"{DOUBLE}norm1.linear",),
     "double_blocks.{}.txt_mod.lin": (f"{DOUBLE}norm1_context.linear",),
     "single_blocks.{}.modulation.lin": (f"{SINGLE}norm.linear",),
-    "single_blocks.{}.linear1": (*JOINED, f"{SINGLE}proj_mlp"),
-    "single_blocks.{}.linear2": (f"{SINGLE}proj_out",),
+    **SINGLE_LAYERS,
 }
 AUTHORS_RENAMES: Renames = authors_table(LAYERS, RENAMES)
 """Keys of Flux with the authors' names → paths."""
@@ -87,14 +82,13 @@ NAMINGS = (
 CLIP_NAMINGS = (
     Naming(in_encoders("clip_l"), "text_model.final_layer_norm.weight", clip.UNPROJECTED_RENAMES),
 )
-T5_NAMINGS = (Naming(in_encoders("t5xxl"), "encoder.final_layer_norm.weight", t5.RENAMES),)
 
 _XLABS_NAMES: Fused = {
     "double_blocks.{}.qkv_lora1": IMAGE_QKV,
     "double_blocks.{}.qkv_lora2": TEXT_QKV,
     "double_blocks.{}.proj_lora1": (f"{DOUBLE}attn.to_out.0",),
     "double_blocks.{}.proj_lora2": (f"{DOUBLE}attn.to_add_out",),
-    "single_blocks.{}.qkv_lora": JOINED,
+    "single_blocks.{}.qkv_lora": SINGLE_QKV,
     "single_blocks.{}.proj_lora": (f"{SINGLE}proj_out",),
 }
 

@@ -18,7 +18,7 @@ from models.flow.spec import optimizations_of
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of
 from models.flux.family import FAMILY
-from models.flux.key_mapping import CLIP_NAMINGS, NAMINGS, RENAMES, T5_NAMINGS
+from models.flux.key_mapping import CLIP_NAMINGS, NAMINGS, RENAMES
 from models.flux.kinds import kind_of
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
@@ -50,7 +50,6 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
     scheduler = checkpoint_scheduler(read_scheduler(folder), reading.scheduler)
     controls = controls_of(reading, config, kind)
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
-    first, second = folder / "text_encoder", folder / "text_encoder_2"
     networks = {
         "transformer": Network(
             FluxTransformer, (config,), folder / "transformer", RENAMES, in_files=NAMINGS
@@ -58,14 +57,12 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
         "clip": Network(
             clip.ClipTextModel,
             (clip_config,),
-            first,
+            folder / "text_encoder",
             clip.RENAMES,
             by_size=True,
             in_files=CLIP_NAMINGS,
         ),
-        "t5": Network(
-            t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True, in_files=T5_NAMINGS
-        ),
+        "t5": parts.t5_encoder(folder / "text_encoder_2", t5_config),
         "vae": parts.image_autoencoder(folder, vae),
     }
     image_prompts = redux.image_prompts if redux else {}

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.text.published import CLIP_L
+from models.text.published import CLIP_L, T5_XXL
 from models.vae.published import FLUX_1
 
-T5_XXL: Mapping[str, Any] = {
-    "vocab_size": 32128,
-    "d_model": 4096,
-    "d_kv": 64,
-    "d_ff": 10240,
-    "num_layers": 24,
-    "num_heads": 64,
-    "feed_forward_proj": "gated-gelu",
-}
 TRANSFORMER: Mapping[str, Any] = {
     "in_channels": 64,
     "num_layers": 19,

@@ -16,6 +16,15 @@ CLIP_L: Mapping[str, Any] = {
     "hidden_act": "quick_gelu",
     "eos_token_id": 2,
 }
+T5_XXL: Mapping[str, Any] = {
+    "vocab_size": 32128,
+    "d_model": 4096,
+    "d_kv": 64,
+    "d_ff": 10240,
+    "num_layers": 24,
+    "num_heads": 64,
+    "feed_forward_proj": "gated-gelu",
+}
 QWEN3_4B: Mapping[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 2560,

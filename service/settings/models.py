@@ -186,8 +186,8 @@ class ModelSettings(Section):
     token_buckets: float = Field(0.0, ge=0, le=1)
     """Maximum extra work per step, as a fraction, that padding may cause so that sizes share
     programs. Tokens are padded to one of a few counts, so a new size compiles no step. For Flux,
-    FLUX.2, Z-Image, Qwen-Image, and Wan's text to video. 0.06 puts 1024 x 1024, 1152 x 896 and
-    1216 x 832 in one bucket. 0: each size has its own steps."""
+    Chroma, FLUX.2, Z-Image, Qwen-Image, and Wan's text to video. 0.06 puts 1024 x 1024, 1152 x 896
+    and 1216 x 832 in one bucket. 0: each size has its own steps."""
     objective_s: float = Field(300, gt=0)
     """Objective for the time from submission to first claim, used by alerts. KEDA's threshold, in
     seconds of work per worker, is the same number. A job's `deadline_s` overrides it."""

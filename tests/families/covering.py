@@ -21,6 +21,22 @@ FLUX_AND_WAN = ("flux", "wan")
 WITHOUT_DRAFTS = ("flux2", "krea2", "qwenimage21")
 """Families without image-to-image by a strength."""
 
+DERIVED: Mapping[str, Collection[str]] = {
+    "chroma": (
+        "test_batch_invariance.py::test_batching_changes_no_bit",
+        "test_checkpoint.py::test_damaged_array_of_a_denoiser_is_named",
+        "test_full_size.py::test_full_size_checkpoint_matches_the_readme",
+        "test_generation.py::test_image_matches_diffusers",
+        "test_matrix.py",
+        "test_prompt_weights.py::test_weights_change_the_encoding",
+        "test_suite.py",
+    ),
+}
+"""Families with the blocks and the pipeline of others → their tests in the gate, or whole files.
+
+Chroma has FLUX.1's blocks and the base pipeline of Qwen-Image and Z-Image, which the gate tests.
+"""
+
 MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_batch_of_eight_adapters_matches_single_rows": FLUX,
     "test_adapters.py::test_loading_and_evicting_adapters_change_no_bit": FLUX,
@@ -104,7 +120,10 @@ def _models(test: str, models: Sequence[str]) -> Collection[str]:
     named = MODELS.get(test, MODELS.get(test.partition("::")[0]))
     if named is not None:
         return named
-    return SUITE if SUITE.keys() & set(models) else models[:1]
+    if not SUITE.keys() & set(models):
+        return models[:1]
+    names = {test, test.partition("::")[0]}
+    return [model for model in SUITE if model not in DERIVED or names & {*DERIVED[model]}]
 
 
 def _beyond(

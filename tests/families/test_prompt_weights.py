@@ -20,6 +20,8 @@ WEIGHTED: Mapping[str, Any] = {
     "negative_prompt": "(a blue:0.6) square",
 }
 CHUNKS: Mapping[str, Any] = {**WEIGHTED, "prompt": "a (red:1.4) circle BREAK [star] BREAK (blue)"}
+EMBEDDINGS = {"prompt_embeds", "captions"}
+"""Leaves with the features of prompts, one in each family."""
 SPLIT = ("cfg 2", "ulysses 4", "tensor 2", "fsdp 2, cfg 2, tensor 2")
 """Layouts that split the longer encoding of chunks, each in its own way."""
 
@@ -55,7 +57,7 @@ def test_layout_encodes_like_one_device(
     name: str, pipeline: Pipeline, by_one_device: PyTree
 ) -> None:
     actual = encoded(pipeline, prepared(pipeline, WEIGHTED), **LAYOUTS[name])
-    for leaf in {"prompt_embeds", "pooled_embeds"} & by_one_device.keys():
+    for leaf in {*EMBEDDINGS, "pooled_embeds"} & by_one_device.keys():
         expected = np.asarray(by_one_device[leaf])
         assert gap(actual[leaf], expected) < LATENTS
 
@@ -64,9 +66,8 @@ def test_weights_change_the_encoding(pipeline: Pipeline, by_one_device: PyTree) 
     """The tolerance distinguishes a weighted prompt from a plain one with the same words."""
     words = {"prompt": "a red circle", "negative_prompt": "a blue square"}
     plain = encoded(pipeline, prepared(pipeline, {**WEIGHTED, **words}))
-    for actual, expected in zip(
-        plain["prompt_embeds"], by_one_device["prompt_embeds"], strict=True
-    ):
+    (leaf,) = EMBEDDINGS & plain.keys()
+    for actual, expected in zip(plain[leaf], by_one_device[leaf], strict=True):
         assert gap(actual, np.asarray(expected)) > 100 * LATENTS
 
 

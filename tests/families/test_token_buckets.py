@@ -36,6 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
     "flux": ((64, 64), (48, 80), (72, 56)),
+    "chroma": ((64, 64), (48, 80), (72, 56)),
     "wan": ((64, 48, 13), (48, 80, 9), (112, 32, 9)),
     "flux2": ((64, 64), (48, 80), (72, 56)),
     "qwenimage": ((64, 64), (48, 80), (72, 56)),
@@ -45,7 +46,7 @@ SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
 
 They have 64, 60 and 63 tokens, and 48, 45 and 42. No layout splits all of them evenly.
 """
-TOKENS = {"flux": 64, "wan": 48, "flux2": 64, "qwenimage": 64, "zimage": 64}
+TOKENS = {"flux": 64, "chroma": 64, "wan": 48, "flux2": 64, "qwenimage": 64, "zimage": 64}
 EVERY_LAYOUT = ("flux", "wan")
 """Families with tests on every layout; the others' networks are made of the same parts."""
 TEXT_TOKENS = {"flux": 16, "wan": 16}

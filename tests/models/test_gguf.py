@@ -17,6 +17,7 @@ from gguf import MODEL_ARCH, get_tensor_name_map
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from tests.models.chroma import original_writer as chroma_writer
 from tests.models.flux import original_writer
 from tests.models.gguf_files import write_gguf
 from tests.models.ltx.test_names import authors as ltx_authors
@@ -25,6 +26,7 @@ from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.models.wan.test_single_file import authors as wan_authors
 from tests.models.zimage.original_writer import transformer as comfys
 from tests.parity.tiny import make_flux
+from tests.parity.tiny_chroma import make_chroma
 from tests.parity.tiny_flux2 import make_flux2_dev
 from tests.parity.tiny_ltx_pipeline import make_ltx
 from tests.parity.tiny_qwenimage import make_qwenimage
@@ -33,6 +35,8 @@ from tests.parity.tiny_wan import make_wan
 from tests.parity.tiny_zimage import make_zimage
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
+WIDE_HEADS = {"attention_head_dim": 32, "num_attention_heads": 2, "axes_dims_rope": (8, 12, 12)}
+"""Heads whose layers have whole blocks of numbers."""
 
 
 def transformer(folder: Path) -> Tensors:
@@ -40,9 +44,13 @@ def transformer(folder: Path) -> Tensors:
 
 
 def flux(root: Path) -> tuple[Path, Tensors]:
-    sizes = {"attention_head_dim": 32, "num_attention_heads": 2, "axes_dims_rope": (8, 12, 12)}
-    base = make_flux(root, transformer=sizes)
+    base = make_flux(root, transformer=WIDE_HEADS)
     return base, original_writer.transformer(base / "transformer")
+
+
+def chroma(root: Path) -> tuple[Path, Tensors]:
+    base = make_chroma(root, transformer=WIDE_HEADS)
+    return base, chroma_writer.transformer(base)
 
 
 def qwenimage(root: Path) -> tuple[Path, Tensors]:
@@ -76,7 +84,7 @@ FAMILIES = (
         pytest.param(*entry, marks=pytest.mark.nightly)
         for entry in (
             *(("qwen_image", qwenimage), ("lumina2", zimage), ("wan", wan), ("ltxv", ltx)),
-            ("sdxl", sdxl),
+            *(("sdxl", sdxl), ("chroma", chroma)),
         )
     ),
 )

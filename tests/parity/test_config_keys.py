@@ -13,6 +13,7 @@ import diffusers
 import pytest
 
 from models.checkpoint.config_fields import OF_AVERAGING
+from models.chroma.config import ChromaConfig
 from models.flux.config import FluxConfig
 from models.flux.control_config import FluxControlNetConfig
 from models.flux2.config import Flux2Config
@@ -39,6 +40,7 @@ READ_AS: dict[type, frozenset[str]] = {
 @pytest.mark.parametrize(
     ("kind", "reference"),
     [
+        (ChromaConfig, "ChromaTransformer2DModel"),
         (FluxConfig, "FluxTransformer2DModel"),
         (FluxControlNetConfig, "FluxControlNetModel"),
         (Flux2Config, "Flux2Transformer2DModel"),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import OffsetRMSNorm
@@ -32,6 +32,13 @@ def sinusoid(
     angles = values.astype(jnp.float32)[:, None] * frequencies[None, :]
     waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
     return jnp.pad(waves, ((0, 0), (0, features % 2)))
+
+
+def sinusoid_table(values: Float32[np.ndarray, " rows"], features: int) -> np.ndarray:
+    """Compute `sinusoid` of constants on the host: float32 angles, with exact waves."""
+    angles = np.outer(values, _frequencies(features // 2, 10_000.0)).astype(np.float64)
+    waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=-1)
+    return np.pad(waves.astype(np.float32), ((0, 0), (0, features % 2)))
 
 
 def _frequencies(count: int, max_period: float) -> np.ndarray:

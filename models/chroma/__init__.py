@@ -1,0 +1,4 @@
+"""Chroma.
+
+May import every room of `models` but other families and `demo`.
+"""
