@@ -186,6 +186,22 @@ async def test_refused_arguments_of_a_tool_count_for_the_model_they_name(
     assert (await samples(http))[REFUSALS, MODEL, "invalid_request", "default"] == 1
 
 
+async def test_refused_forms_and_continuations_count_for_their_model(
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn
+) -> None:
+    await queue.register("pool", VIDEO, ready=True)
+    parts = {"model": (None, MODEL), "nonsense": (None, "7")}
+    assert (await http.post("/v1/images/edits", files=parts)).status_code == 400
+    job = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    assert (await http.post(f"/v1/jobs/{job}/continue", json={})).status_code == 409
+    metrics = await samples(http)
+    counts = {key[1:]: value for key, value in metrics.items() if key[0] == REFUSALS and value}
+    assert counts == {
+        (MODEL, "invalid_request", "default"): 1,
+        (MODEL, "job_not_paused", "default"): 1,
+    }
+
+
 async def test_refused_bodies_with_unknown_model_are_labeled_unknown(
     http: httpx.AsyncClient, queue: Queue
 ) -> None:
