@@ -92,7 +92,10 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
         "test_peak_memory_is_the_model_and_the_current_transfer": 1,
     },
     "parity/test_schedulers.py": {"test_steps_from_noise_and_from_an_image": 100},
-    "service/test_bodies.py": {"test_large_valid_body_does_not_block_others": 9},
+    "service/test_bodies.py": {
+        "test_large_valid_body_does_not_block_others": 9,
+        "test_long_texts_at_every_endpoint_do_not_block_others": 1,
+    },
     "workers/loading/test_shared_models.py": {
         "test_equal_weights_are_shared_without_changing_images": 1,
     },

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request, Response
 
 from service.admission.drafts import continuation_request
 from service.admission.parse import parse_as
+from service.admission.refusals import Attempt
 from service.front_end.front_end import Front, KeyId, Tenant
 from service.http.body import read_json
 from service.http.inflight_limits import Hold
 from service.routes.documented_responses import CONTINUE
-from service.routes.generate import Parse, Wanted, serve
+from service.routes.generate import Wanted, serve
 from service.routes.jobs import JobId
 from service.schemas.request import ContinueRequest
 
@@ -30,9 +31,10 @@ async def continue_job(
     that no other request generates. The response is that of `POST /v1/generate`.
     """
 
-    async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
+    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> Wanted:
         audition, limit = await front.job(job_id, tenant), front.settings.limits.max_body_bytes
+        attempt.record_model(audition.request["model"])
         body = await read_json(request, limit, hold, partial(parse_as, ContinueRequest))
-        return await continuation_request(front, audition, body, parsed, hold, media_types)
+        return await continuation_request(front, audition, body, attempt.read, hold, media_types)
 
     return await serve(request, front, tenant, key_id, read)

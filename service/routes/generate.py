@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,7 +11,7 @@ from service.admission import quotas
 from service.admission.admit import admit
 from service.admission.drafts import Drafts
 from service.admission.parse import Caller
-from service.admission.refusals import counting_refusals
+from service.admission.refusals import Attempt, counting_refusals
 from service.front_end.front_end import Front, FrontEnd, KeyId, Tenant
 from service.http.body import read_json
 from service.http.headers import request_id_of
@@ -36,11 +35,10 @@ from service.tracing import spans
 
 router = APIRouter(tags=["generate"], route_class=DirectRoute)
 
-Parse = Callable[[dict[str, Any]], GenerateRequest]
 Wanted = tuple[GenerateRequest, Drafts | None]
-Read = Callable[[Hold, Parse, tuple[str, ...]], Awaitable[Wanted]]
-"""Function that reads the request. Its arguments: a counter of the body's bytes, a parser of the
-body, and the accepted media types other than JSON."""
+Read = Callable[[Hold, Attempt, tuple[str, ...]], Awaitable[Wanted]]
+"""Function that reads the request. Its arguments: a counter of the body's bytes, the attempt that
+parses it, and the accepted media types other than JSON."""
 
 
 @router.post("/v1/generate", **GENERATE)
@@ -52,9 +50,9 @@ async def generate(request: Request, front: Front, tenant: Tenant, key_id: KeyId
     file type the file itself; with `Accept: text/event-stream` the job's events as they happen.
     """
 
-    async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
+    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> Wanted:
         limit = front.settings.limits.max_body_bytes
-        return await read_json(request, limit, hold, parsed), None
+        return await read_json(request, limit, hold, attempt.read), None
 
     return await serve(request, front, tenant, key_id, read)
 
@@ -84,13 +82,13 @@ async def _admit(
     request: Request,
     front: FrontEnd,
     caller: Caller,
-    read: Callable[[Parse, tuple[str, ...]], Awaitable[Wanted]],
+    read: Callable[[Attempt, tuple[str, ...]], Awaitable[Wanted]],
     accepted: Answer,
 ) -> AcceptedJob:
     """Read and admit the request's body, traced as one span."""
     async with counting_refusals(front, caller.tenant) as attempt:
         with spans.span("admission") as span:
-            body, drafts = await read(attempt.read, accepted.media_types)
+            body, drafts = await read(attempt, accepted.media_types)
             accepted_job = await admit(
                 front, caller, body, request.headers, accepted.media_types, drafts
             )

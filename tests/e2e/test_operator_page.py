@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from service.jobs.queue import Queue
+from service.settings.queue import QueueSettings
 from tests.e2e.browser import StandIns
 from tests.e2e.system import ATELIER
 from tests.e2e.test_playground_keys import key
-from tests.service.standin import MODEL
+from tests.service.jobs.examples import FAILURE, a_job
+from tests.service.standin import MODEL, SPEC
 
 __all__ = ["key"]
 
@@ -38,6 +43,22 @@ def page(browser: Browser, locked: StandIns) -> Iterator[Page]:
         assert not errors
 
 
+async def queue_jobs(redis_url: str) -> str:
+    """Put a job that fails, one that runs, whose id is returned, and one that waits."""
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=600))
+    try:
+        await queue.register("z-sick", SPEC, ready=True)
+        for _ in range(3):
+            await queue.put(a_job(tenant="acme"))
+        (failing,) = await queue.claim("z-sick", MODEL, 1)
+        await queue.fail(failing, FAILURE, retry=False)
+        (running,) = await queue.claim("z-sick", MODEL, 1)
+        await queue.unregister("z-sick", MODEL)
+        return running.job.id
+    finally:
+        await queue.close()
+
+
 def enter(page: Page, text: str) -> None:
     page.get_by_label("Operator's key").fill(text)
     page.get_by_role("button", name="Open").click()
@@ -45,6 +66,7 @@ def enter(page: Page, text: str) -> None:
 
 def test_operator_page(
     page: Page,
+    locked: StandIns,
     key: str,
     operators_key: str,
 ) -> None:
@@ -61,11 +83,19 @@ def test_operator_page(
     worker.get_by_role("button", name="Pause").click()
     expect(page.locator("#paused tbody tr")).to_contain_text("a driver <b>")
     expect(page.locator("#paused tbody tr")).to_contain_text("alice")
+    with ThreadPoolExecutor() as threads:  # Playwright's event loop runs in this one
+        running = threads.submit(asyncio.run, queue_jobs(locked.redis_url)).result()
+    expect(page.locator("#waiting tbody tr")).to_have_text([f"{MODEL}acme11.0"])
+    expect(page.locator("#failed tbody tr").first).to_contain_text(FAILURE.code)
+    expect(page.locator("#running tbody tr")).to_contain_text(running)
+    page.get_by_role("button", name=f"Cancel {running}").click()
+    expect(page.locator("#running")).to_have_text("none")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#paused")).to_have_text("none")
+    expect(page.locator("#waiting")).to_have_text("none")
     entries = page.locator("#audit tbody tr")
     expect(entries.first).to_contain_text("resume pool")
-    expect(entries.filter(has_text="127.0.0.1")).to_have_count(2)
+    expect(entries.filter(has_text="127.0.0.1")).to_have_count(3)
     created = entries.filter(has_text="command line at").filter(
         has_text="create operator's key alice"
     )

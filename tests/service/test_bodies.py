@@ -266,6 +266,29 @@ def test_long_agent_message_does_not_block_others(server: Attacked, place: str) 
     assert set(statuses) <= {200, 400}, statuses
 
 
+LONG = "A" * (MOST - MIB)
+ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
+    "responses": ("/v1/responses", {"input": LONG, "tools": [{"type": "image_generation"}]}),
+    "images": ("/v1/images/generations", {"prompt": "a cat", "background": LONG}),
+    "Replicate": ("/v1/predictions", {"version": LONG, "input": {"prompt": "a cat"}}),
+    "fal": (f"/fal/queue/atelier/{MODEL}", {"prompt": "a cat", "image_url": LONG}),
+    "Hugging Face": (f"/hf/{MODEL}", {"inputs": LONG}),
+    "AUTOMATIC1111": ("/sdapi/v1/img2img", {"prompt": "a cat", "init_images": [LONG]}),
+    "verify": ("/v1/verify", {"job": LONG, "output": 0}),
+}
+"""Path and body of the longest text that each endpoint receives."""
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_long_texts_at_every_endpoint_do_not_block_others(server: Attacked, endpoint: str) -> None:
+    path, body = ENDPOINTS[endpoint]
+    data = request(json.dumps(body).encode()).replace(b"/v1/generate", path.encode(), 1)
+    statuses = []
+    server.stays_well(lambda: statuses.append(status_of(server.send(data))), grows=5 * MOST)
+    assert set(statuses) <= {400, 404, 422}, statuses
+
+
 @pytest.mark.parametrize(("lines", "size"), [(100_000, 500), (1, 16 * MIB)], ids=["small", "one"])
 def test_batch_lines_do_not_block_others(server: Attacked, lines: int, size: int) -> None:
     line = {"custom_id": "a", "method": "POST", "url": "/v1/images/generations"}

@@ -22,17 +22,15 @@ STORED = ("auth", "jobs", "operators", "webhooks")
 """Folders that parse only JSON written by the server: in Redis, the store and local files."""
 CONFINED = {"recipes/files.py": "recipes in files", "recipes/parameters.py": "values of infotexts"}
 """Files that parse clients' JSON in the confined child that checks files."""
-PARSERS = {"loads", "from_json", "validate_json", "model_validate_json"}
+PARSERS = {"loads", "JSONDecoder", "from_json", "validate_json", "model_validate_json"}
 
 
 def readers() -> set[str]:
     parsers = set()
     for path in ROOT.rglob("*.py"):
-        names = {
-            node.attr
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Attribute)
-        }
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names |= {node.name for node in nodes if isinstance(node, ast.alias)}
         if names & PARSERS:
             parsers.add(path.relative_to(ROOT).as_posix())
     return parsers

@@ -18,6 +18,15 @@ LIMIT_S = 10.0
 """Processor time for a megabyte. The slowest pattern takes a second; a quadratic one takes hours.
 """
 WORST: Mapping[str, tuple[str, ...]] = {
+    "models.adapters.files.alphas:_PATTERN": ("a", "^", "$"),
+    "models.adapters.files.embedding:_BUNDLED": ("bundle_emb.", "."),
+    "models.adapters.files.embedding:_SINGLE": ("<", "<a", "a"),
+    "models.adapters.files.key_endings:_ADAPTER_NAME": (".lora_A", ".lora_A.", ".lokr_w1.a"),
+    "models.adapters.files.key_endings:_WRAPPER": ("module.", "_orig_mod", "."),
+    "models.adapters.files.passed_over:_BUFFERS": (".", ".weight", ".combined_"),
+    "models.adapters.files.passed_over:_EMBEDDING": ("bundle_emb.", "a"),
+    "models.adapters.files.passed_over:_ENCODERS": ("position_", "lora_te3_", "a"),
+    "models.adapters.files.passed_over:_MARKER": ("__a", ".__", ".__a__", "_"),
     "models.spec.embeddings:_CONTINUATION": ("a", "-"),
     "models.spec.embeddings:_ENDING": (".", ".p", ".safetensor"),
     "models.spec.embeddings:_UNKNOWN": ("a", " ", "("),
@@ -65,14 +74,18 @@ OURS = {
     "service.routes.documented_components": "our own OpenAPI document",
 }
 """Modules whose patterns never match clients' text."""
-OUR_FUNCTIONS = {("service.schemas.unknown_fields", "re.split"): "our own suggestions"}
-"""Functions of `re` by module that never match clients' text."""
+OUR_FUNCTIONS = {
+    ("models.adapters.files.base_models", "re.search"): "bounded keys, in a child process",
+    ("models.adapters.files.passed_over", "re.search"): "names without repetition",
+    ("service.schemas.unknown_fields", "re.split"): "our own suggestions",
+}
+"""Functions of `re` by module that match no long text of clients."""
 
 
 def patterns() -> set[str]:
-    """Return the names of compiled patterns in modules that a front end loads."""
+    """Return the names of compiled patterns in modules that a front end or its children load."""
     names = set()
-    for folder in (ROOT / "service", ROOT / "models" / "spec"):
+    for folder in (ROOT / "service", *(ROOT / "models" / room for room in ("adapters", "spec"))):
         for path in folder.rglob("*.py"):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             if module not in OURS:
@@ -121,7 +134,7 @@ def uses(
     """Return the methods of a pattern that are called on clients' text."""
     source = ROOT / f"{module.replace('.', '/')}.py"
     files = [source] if attribute.startswith("_") else [*(ROOT / "service").rglob("*.py")]
-    calls = rf"\b{attribute}\.(fullmatch|match|search|split|findall|finditer|sub)\("
+    calls = rf"\b(?:{attribute}|pattern)\.(fullmatch|match|search|split|findall|finditer|sub)\("
     names = {name for file in files for name in re.findall(calls, file.read_text("utf-8"))}
     assert names, "no call of the pattern"
     every: Mapping[str, Callable[[Any], object]] = {

@@ -32,6 +32,8 @@ REASONS: Mapping[Reason, str] = {
 Ignored = dict[str, Reason]
 """Reason by key."""
 
+MAX_PARTS = 32
+"""Maximum number of parts of a layer's name, to bound the time that a long key takes."""
 _MARKER = re.compile(r"(?:.*\.)?__\w+__")
 _EMBEDDING = re.compile(r"bundle_emb\..+")
 _BUFFERS = re.compile(r".+\.(?:combined_)?(?:weight|grad)_norms")
@@ -69,7 +71,7 @@ def reason_of(entry: TensorEntry, file: TensorFile, names: Names) -> Reason | No
 
 def _is_of_layer(key: str, names: Names) -> bool:
     """Return whether a key of an adapter's file begins with the name of a layer."""
-    parts = key.split(".")
+    parts = key.split(".", MAX_PARTS)
     return any(names.find(".".join(parts[:count])) for count in range(1, len(parts)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,20 +81,31 @@ class Form:
 
 
 async def read(
-    request: Request, texts: Collection[str], files: Collection[str], hold: Hold, max_bytes: int
+    request: Request,
+    texts: Collection[str],
+    files: Collection[str],
+    hold: Hold,
+    max_bytes: int,
+    record_model: Callable[[str], None],
 ) -> Form:
     """Parse a form with these text parts and file parts.
 
     Args:
         hold: counts the form's bytes as they arrive.
         max_bytes: limit on all parts together.
+        record_model: called with the form's `model`, also if a later part is invalid.
 
     Raises: Problem: as `read_form`.
     """
     text_parts = {name: HeldPart(TEXT_BYTES, name, hold) for name in texts}
     file_parts = {name: FilesPart(max_bytes, name, hold) for name in files}
-    with hold.receiving():
-        await read_form(request, {**text_parts, **file_parts}, max_bytes)
+    model = text_parts["model"]
+    try:
+        with hold.receiving():
+            await read_form(request, {**text_parts, **file_parts}, max_bytes)
+    finally:
+        if model.is_present:
+            record_model(model.data.decode(errors="replace"))
     given = {name: part.text() for name, part in text_parts.items() if part.is_present}
     return Form(
         {name: text for name, text in given.items() if name == "prompt" or text not in ABSENT},

@@ -79,8 +79,9 @@ class IncomingRequest:
         known_names = [field.alias or name for name, field in kind.model_fields.items()]
         allows_more = kind.model_config.get("extra") == "allow"
         extra_names = sorted(_NATIVE_FIELDS - {*known_names, *files}) if allows_more else ()
+        texts = [*known_names, *extra_names]
         form = await forms.read(
-            self.call.request, [*known_names, *extra_names], files, self._hold, max_bytes
+            self.call.request, texts, files, self._hold, max_bytes, self.record_model
         )
         fields = {
             name: forms.typed(name, text) if name in extra_names else text

@@ -121,6 +121,8 @@ def test_programs_are_confined_in_their_only_thread(program: Path) -> None:
             while "Seccomp:\t2" not in status.read_text() and time.monotonic() < deadline:
                 assert child.poll() is None
             threads = list(Path(f"/proc/{child.pid}/task").iterdir())
+            confined = status.read_text()
         finally:
             child.kill()
     assert len(threads) == 1
+    assert "NoNewPrivs:\t1" in confined

@@ -52,6 +52,9 @@ IN_MEMORY = (
         picture() + b"\r\n" + field("prompt", b"a cat") + END,
         id="form",
     ),
+    pytest.param(
+        *("/v1/verify", {"Content-Type": "image/png"}, picture()[:1], picture()[1:]), id="raw file"
+    ),
 )
 IN_SLOTS = (
     pytest.param(
@@ -75,7 +78,7 @@ async def test_slow_uploads_of_others_end(
         return front.uploads.uploads if path == "/v1/files" else front.bodies.uploads
 
     async def slow_body() -> AsyncIterator[bytes]:
-        held = len(begin) if headers is JSON else 0
+        held = 0 if headers is FORM else len(begin)
         yield begin + b"x" * (TOTAL_BYTES // UPLOADS - held)
         await asyncio.Event().wait()
 

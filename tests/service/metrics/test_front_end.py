@@ -149,6 +149,13 @@ REFUSED: dict[str, tuple[str, dict[str, object]]] = {
         "/sdapi/v1/txt2img",
         {"prompt": 7, "override_settings": {"sd_model_checkpoint": MODEL}},
     ),
+    "chat completions": ("/v1/chat/completions", {"model": MODEL, "messages": 7}),
+    "responses": ("/v1/responses", {"model": MODEL, "input": "a cat", "tools": 7}),
+    "responses, by the tool": (
+        "/v1/responses",
+        {"input": 7, "tools": [{"type": "image_generation", "model": MODEL}]},
+    ),
+    "MLPerf's": ("/v1/videos/generations", WRONG | {"model": MODEL}),
 }
 """Invalid bodies that name a model."""
 
@@ -164,6 +171,35 @@ async def test_refused_bodies_count_for_the_model_they_name(
     metrics = await samples(http)
     counts = {key[1]: value for key, value in metrics.items() if key[0] == REFUSALS and value}
     assert counts == {MODEL: 1}
+
+
+async def test_refused_arguments_of_a_tool_count_for_the_model_they_name(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    for spec in (SPEC, VIDEO):
+        await queue.register("pool", spec, ready=True)
+    call = {"name": "generate_image", "arguments": {"prompt": 7, "model": MODEL}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    accept = {"Accept": "application/json, text/event-stream"}
+    answer = await http.post("/mcp", json=message, headers=accept)
+    assert '"isError":true' in answer.text
+    assert (await samples(http))[REFUSALS, MODEL, "invalid_request", "default"] == 1
+
+
+async def test_refused_forms_and_continuations_count_for_their_model(
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn
+) -> None:
+    await queue.register("pool", VIDEO, ready=True)
+    parts = {"model": (None, MODEL), "nonsense": (None, "7")}
+    assert (await http.post("/v1/images/edits", files=parts)).status_code == 400
+    job = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    assert (await http.post(f"/v1/jobs/{job}/continue", json={})).status_code == 409
+    metrics = await samples(http)
+    counts = {key[1:]: value for key, value in metrics.items() if key[0] == REFUSALS and value}
+    assert counts == {
+        (MODEL, "invalid_request", "default"): 1,
+        (MODEL, "job_not_paused", "default"): 1,
+    }
 
 
 async def test_refused_bodies_with_unknown_model_are_labeled_unknown(

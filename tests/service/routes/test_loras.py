@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,8 @@ def with_nan() -> bytes:
     return file_of(tensors)
 
 
+LINEAR_S = 5.0
+"""Processor time for a key of 40,000 parts, which takes 0.02 s; quadratic time is 15 s."""
 HOSTILE = {
     "empty": (b"", "the file is an empty file; fetch or export it again"),
     "a pickle": (b"\x80\x02}q\x00.", "the file is a pickled checkpoint, which can run code"),
@@ -331,6 +334,16 @@ def test_file_without_an_adapter_has_a_reason(kind: str, tmp_path: Path) -> None
     layers = ModelLayers(TAKING.lora_layers, {}).to_json().decode()
     outcome = inspect_file(file, layers, None, 64)
     assert outcome["field"] == "file" and message in outcome["error"]
+
+
+def test_a_key_of_many_parts_takes_linear_time(tmp_path: Path) -> None:
+    file = OpenFile(tmp_path / "a")
+    file.write_bytes(file_of(arrays() | {"a." * 40_000 + "x": np.ones((1, 1), "f4")}))
+    layers = ModelLayers(TAKING.lora_layers, {}).to_json().decode()
+    began = time.thread_time()
+    (warning,) = inspect_file(file, layers, None, 64)["warnings"]
+    assert time.thread_time() - began < LINEAR_S
+    assert warning.startswith("keys without effect: a.a.") and len(warning) < 200
 
 
 @pytest.mark.parametrize("kind", ["cut off", "not finite"])

@@ -17,6 +17,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Scope, Send
 
 from service.admission.parse import parse_as
+from service.admission.refusals import counting_refusals
 from service.errors.problems import Problem
 from service.recipes.recipe import generator
 from service.responses.json_content import in_thread_if_large
@@ -112,17 +113,17 @@ async def _result(
         return types.CallToolResult(content=[_text(message)], is_error=True)
     assert context.request is not None
     texts: Mapping[str, str] = context.request.scope[TEXTS]
-    arguments = params.arguments or {}
-    parsed = parse_as(
-        tool.arguments,
-        {
-            name: texts.get(value, value) if isinstance(value, str) else value
-            for name, value in arguments.items()
-        },
-    )
-    if not isinstance(parsed, Arguments):
+    arguments = {
+        name: texts.get(value, value) if isinstance(value, str) else value
+        for name, value in (params.arguments or {}).items()
+    }
+    if not issubclass(tool.arguments, Arguments):
+        parse_as(tool.arguments, arguments)
         models = {"models": await tools.list_models(call)}
         return types.CallToolResult(content=[_text(json.dumps(models))], structured_content=models)
+    async with counting_refusals(call.front, call.tenant) as attempt:
+        attempt.record_model(arguments.get("model"))
+        parsed = parse_as(tool.arguments, arguments)
 
     async def report(step: int, steps: int, stage: str) -> None:
         await context.session.report_progress(step, steps, f"{stage}: step {step} of {steps}")
