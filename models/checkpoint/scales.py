@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.block_scales import BLOCKS, OF_EXPONENTS, WEIGHT, with_block_scales
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
 from models.checkpoint.nf4 import with_nf4
 from models.checkpoint.number_formats import SCALED
@@ -26,7 +27,9 @@ HINT = ".comfy_quant"
 OF_ACTIVATIONS = (".scale_input", ".input_scale", HINT, "scaled_fp8")
 """Key endings of parameters for 8-bit computation, which are ignored."""
 MAX_HINT_BYTES = 1 << 16
-FORMATS_READ = ("float8_e4m3fn", "float8_e5m2", "int8_tensorwise", "int8_blockwise")
+FORMATS_READ = (
+    *("float8_e4m3fn", "float8_e5m2", "int8_tensorwise", "int8_blockwise", "mxfp8", "nvfp4"),
+)
 """Formats in hints that scales alone describe."""
 ROTATED = "convrot"
 """Field of hints about weights that were multiplied by a rotation."""
@@ -35,7 +38,7 @@ OF_LAYERS = "_quantization_metadata"
 UNREAD: tuple[tuple[str, str], ...] = (
     (r".*\.quant_state\.bitsandbytes__fp4", "FP4 (bitsandbytes)"),
     (r".*\.SCB", "INT8 of bitsandbytes"),
-    (r".*\.weight_scale_2", "NVFP4, with two levels of scales"),
+    (r".*\.weight_global_scale", "NVFP4 of compressed-tensors"),
     (r".*\.pre_quant_scale", "AWQ of ModelOpt, with scales of activations"),
     (r".*\.(?:wscales|wtscale|smooth_factor|smooth|proj_down)(?:_orig)?", "SVDQuant (nunchaku)"),
     (r".*\.qzeros", "GPTQ or AWQ"),
@@ -60,8 +63,10 @@ def with_scales(
     """
     _check_formats(tensors, metadata, path)
     tensors = with_nf4(tensors, lambda state: _parsed(_text(state), state.key, path))
+    is_comfy = OF_LAYERS in metadata or any(key.endswith(HINT) for key in tensors)
+    tensors = with_block_scales(tensors, in_tiles=is_comfy)
     if not any(tensor.kind in SCALED for tensor in tensors.values()):
-        return dict(tensors)
+        return tensors
     scales = {
         f"{key.removesuffix(ending)}.weight": tensor
         for key, tensor in tensors.items()
@@ -127,16 +132,19 @@ def _of_layers(metadata: Mapping[str, str], path: Path) -> list[tuple[str, Mappi
 
 
 def _of_keys(tensors: Mapping[str, Tensor], path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the quantization formats that the file states for integer weights, by key."""
+    """Return the formats that the file states for integers and for MXFP8, by key."""
     return [
         (key, _parsed(_text(tensor), key, path))
         for key, tensor in tensors.items()
-        if key.endswith(HINT) and _is_whole(tensors.get(f"{key.removesuffix(HINT)}.weight"))
+        if key.endswith(HINT) and _decides(key.removesuffix(HINT), tensors)
     ]
 
 
-def _is_whole(weight: Tensor | None) -> bool:
-    return weight is not None and not weight.is_float
+def _decides(layer: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether a layer's format is more than what its numbers say."""
+    weight, scale = tensors.get(layer + WEIGHT), tensors.get(layer + BLOCKS)
+    has_exponents = scale is not None and scale.kind in OF_EXPONENTS
+    return weight is not None and (has_exponents or not weight.is_float)
 
 
 def _text(tensor: Tensor) -> str:
@@ -157,5 +165,5 @@ def _parsed(text: str, key: str, path: Path) -> Mapping[str, Any]:
 def _unread(path: Path, name: str, key: str) -> UnsupportedCheckpoint:
     return UnsupportedCheckpoint(
         f"{path}: weights in the format {name} are not read ({key}); take the file in bfloat16, "
-        "in 8-bit floats or INT8 with scales, or in GGUF"
+        "in 8-bit floats, INT8 or NVFP4 with scales, or in GGUF"
     )

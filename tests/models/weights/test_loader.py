@@ -224,8 +224,8 @@ def test_64_bit_floats_are_rounded(tmp_path: Path) -> None:
 UNREAD = {
     r"FP4 \(bitsandbytes\)": {"mod.weight.quant_state.bitsandbytes__fp4": np.zeros(3, np.uint8)},
     "INT8 of bitsandbytes": {"mod.SCB": np.zeros(6, np.float32)},
-    "NVFP4": {"mod.weight_scale_2": np.float32([1])},
-    "'nvfp4'": {"mod.weight": np.zeros((6, 2), np.uint8), "mod.comfy_quant": hint("nvfp4")},
+    "NVFP4 of compressed-tensors": {"mod.weight_global_scale": np.float32([1])},
+    "'fp3'": {"mod.weight": np.zeros((6, 2), np.uint8), "mod.comfy_quant": hint("fp3")},
     "int8_tensorwise with rotated weights": {
         "mod.weight": np.zeros((6, 5), np.int8),
         "mod.weight_scale": np.ones(6, np.float32),
@@ -300,9 +300,9 @@ def test_a_format_that_is_not_read_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_formats_in_metadata_are_read(tmp_path: Path) -> None:
-    layers = {"layers": {"mod": {"format": "mxfp8"}}}
+    layers = {"layers": {"mod": {"format": "fp3"}}}
     save_file(tensors(), _file(tmp_path), {"_quantization_metadata": json.dumps(layers)})
-    with pytest.raises(UnsupportedCheckpoint, match=r"'mxfp8' are not read \(mod\)"):
+    with pytest.raises(UnsupportedCheckpoint, match=r"'fp3' are not read \(mod\)"):
         loaded(tmp_path)
 
 
