@@ -33,7 +33,7 @@ def controls_of(reading: Reading, config: ZImageConfig) -> Controls:
     Raises: CheckpointError: a ControlNet cannot be read, is not supported or does not match; names
     it.
     """
-    return read_controls(reading, "transformer", partial(read_files, config), in_files=True)
+    return read_controls(reading, "transformer", partial(read_files, config))
 
 
 def read_files(transformer: ZImageConfig, path: Path) -> ControlNetFiles:
