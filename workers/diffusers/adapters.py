@@ -93,12 +93,12 @@ def by_network(path: Path, denoiser: str) -> Iterator[Path]:
 
 def _config_by_network(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Return PEFT's config of all layers for each network, without options of newer versions."""
-    known = {entry.name for entry in fields_of(LoraConfig)} - {"target_modules"}
+    accepted = {entry.name for entry in fields_of(LoraConfig)} - {"target_modules"}
     layers = {tuple(key.partition(".lora_")[0].split(".", 1)) for key in keys}
     options: dict[str, Any] = {}
     for network in sorted({network for network, _ in layers}):
         targets = sorted(layer for of, layer in layers if of == network)
-        given = {key: value for key, value in config.items() if key in known}
+        given = {key: value for key, value in config.items() if key in accepted}
         options |= {f"{network}.{key}": value for key, value in given.items()}
         options[f"{network}.target_modules"] = targets
     return options

@@ -60,9 +60,9 @@ def test_unsupported_checkpoint_is_named(
 @pytest.mark.parametrize("changes", [{}, {"num_mode": 5, "guidance_embeds": True}], ids=str)
 def test_file_is_the_folder_with_its_config(changes: dict[str, Any], tmp_path: Path) -> None:
     """Published unions are shared under other names, without their config."""
-    own = {"num_layers": 1, "num_single_layers": 2, **changes}
-    FluxControlNetModel(**{**SIZES, **own}).save_pretrained(tmp_path)
-    written(tmp_path, **own)
+    sizes = {"num_layers": 1, "num_single_layers": 2, **changes}
+    FluxControlNetModel(**{**SIZES, **sizes}).save_pretrained(tmp_path)
+    written(tmp_path, **sizes)
     file = (tmp_path / "diffusion_pytorch_model.safetensors").rename(tmp_path / "Union.safetensors")
     read, folder = read_files(FLUX, file), read_files(FLUX, tmp_path)
     assert (read.config, read.work, read.kinds) == (folder.config, folder.work, folder.kinds)
