@@ -120,7 +120,9 @@ def resolve_file(
         StoreUnavailable: the object store is unavailable.
     """
     if whole and is_url(source):
-        return copy_of(source)
+        url = source.rstrip("/")
+        is_file = has_weight_ending(url)
+        return copy_of(url if is_file else f"{url}/{_only_file(url, object_folder(url)).name}")
     if file := single_file(source, endpoint=endpoint, cache=cache):
         return file
     patterns = ("*.safetensors", "*.sft", PEFT_CONFIG)

@@ -1,7 +1,7 @@
 """Names of llama.cpp's arrays in GGUF files of text models, and those of the models' authors.
 
 Source: llama.cpp, gguf-py/gguf/tensor_mapping.py, and its conversion of these architectures, which
-changes no numbers except the order of Llama's rows. That of others does (gemma3 adds 1 to norms).
+changes no numbers except the order of Llama's rows and Gemma's norms, to which it adds 1.
 """
 
 from __future__ import annotations
@@ -73,10 +73,24 @@ LLAMA = QWEN._replace(
         **{f"attn_{letter}": f"self_attn.{letter}_proj.{INTERLEAVED}" for letter in "qk"},
     }
 )
+PLUS_ONE = "plus_one"
+"""Part of the names of Gemma's norms, which have 1 more than the authors'."""
+GEMMA = QWEN._replace(
+    outer={**QWEN.outer, "output_norm": f"model.norm.{PLUS_ONE}"},
+    inner={
+        **QWEN.inner,
+        **{f"attn_{letter}_norm": f"self_attn.{letter}_norm.{PLUS_ONE}" for letter in "qk"},
+        "attn_norm": f"input_layernorm.{PLUS_ONE}",
+        "post_attention_norm": f"post_attention_layernorm.{PLUS_ONE}",
+        "ffn_norm": f"pre_feedforward_layernorm.{PLUS_ONE}",
+        "post_ffw_norm": f"post_feedforward_layernorm.{PLUS_ONE}",
+    },
+)
 ARCHITECTURES: Mapping[str, ArrayNames] = {
     **dict.fromkeys(("t5", "t5encoder"), T5),
     **dict.fromkeys(("qwen2", "qwen2vl", "qwen3", "qwen3vl"), QWEN),
     **dict.fromkeys(("llama", "mistral3"), LLAMA),
+    "gemma3": GEMMA,
 }
 """Names by `general.architecture` of the files that are read."""
 

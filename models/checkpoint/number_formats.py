@@ -111,14 +111,32 @@ NF4 = np.array(
 """The numbers of NF4. Source: Dettmers et al. 2023 (QLoRA), appendix E."""
 
 
-def _of_nf4(memory: Memory) -> np.ndarray:
-    """Decode pairs of 4-bit NF4 numbers, the first in the high bits, to float32."""
-    pairs: np.ndarray = NF4[np.stack([memory >> 4, memory & 15], axis=1)]
-    return pairs.reshape(-1)
+_FP4_POSITIVE = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+FP4 = np.array([*_FP4_POSITIVE, *(-number for number in _FP4_POSITIVE)], np.float32)
+"""The numbers of bitsandbytes' FP4. Source: bitsandbytes, csrc/kernels.cu (dDequantizeFP4Tree)."""
+
+_POSITIVE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E2M1 = np.array([*_POSITIVE, *(-number for number in _POSITIVE)], np.float32)
+"""The 4-bit floats, by their bits. Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3."""
+
+
+def _pairs(table: np.ndarray, *, high_first: bool = True) -> NumberFormat:
+    """Return the format of pairs of 4-bit indices of a table of float32."""
+
+    def decode(memory: Memory) -> np.ndarray:
+        pair = [memory >> 4, memory & 15] if high_first else [memory & 15, memory >> 4]
+        numbers: np.ndarray = table[np.stack(pair, axis=1)]
+        return numbers.reshape(-1)
+
+    return NumberFormat(2, 1, np.dtype(np.float32), decode)
 
 
 FLOAT8: Mapping[str, Any] = {"F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2}
 """8-bit floats, which make files smaller; they are exact in bfloat16."""
+E2M1, E2M1_HIGH_FIRST, E8M0 = "E2M1", "E2M1, first in high bits", "F8_E8M0"
+"""4-bit floats, in both orders of a byte's two, and powers of two, as scales."""
+BY_127, _BY_127 = "F32 / 127", np.float32(7.874015718698502e-3)
+"""Largest magnitudes of rows of INT8 as scales. Source: diffusers, quantizers/bitsandbytes."""
 WEIGHTS: Mapping[str, NumberFormat] = {
     "F32": _plain(np.float32),
     "F16": _plain(np.float16),
@@ -126,10 +144,15 @@ WEIGHTS: Mapping[str, NumberFormat] = {
     "F64": _converted(np.float64, np.float32),
     **{name: _converted(dtype, jnp.bfloat16) for name, dtype in FLOAT8.items()},
     **{name: _blocks(name) for name in BLOCKS},
-    "NF4": NumberFormat(2, 1, np.dtype(np.float32), _of_nf4),
+    "NF4": _pairs(NF4),
+    "FP4": _pairs(FP4),
+    BY_127: NumberFormat(1, 4, np.dtype(np.float32), lambda memory: memory.view("<f4") * _BY_127),
+    E2M1: _pairs(_E2M1, high_first=False),
+    E2M1_HIGH_FIRST: _pairs(_E2M1),
+    E8M0: _converted(jnp.float8_e8m0fnu, np.float32),
 }
 """Formats of weights."""
-SCALED = (*FLOAT8, "I8")
+SCALED = (*FLOAT8, E2M1, E2M1_HIGH_FIRST, "I8")
 """Formats of weights that may have a scale; whole numbers need one."""
 FORMATS: Mapping[str, NumberFormat] = {
     **WEIGHTS,

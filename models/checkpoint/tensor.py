@@ -23,6 +23,20 @@ PART = 1 << 22
 """Numbers of a tensor in blocks that a thread decodes per task."""
 
 
+def unrotated(rows: np.ndarray, size: int) -> np.ndarray:
+    """Multiply each `size` numbers of a row by the normalized regular Hadamard matrix.
+
+    It is symmetric, its own inverse, and a Kronecker power of the matrix of order 4 whose rows are
+    the sum of all numbers but for one negative sign, halved.
+
+    Source: ConvRot (arXiv 2512.03673), section 3, for regular Hadamard matrices.
+    """
+    for step in (4**power for power in range(round(math.log(size, 4)))):
+        parts = rows.reshape(-1, 4, step)
+        rows = parts.sum(axis=1, keepdims=True) / 2 - parts[:, ::-1]
+    return rows
+
+
 @dataclass(frozen=True)
 class Tensor:
     """Tensor of a weight file, not read yet."""
@@ -36,6 +50,8 @@ class Tensor:
     """Offset in the file, in bytes."""
     scale: Tensor | None = None
     """Scales (rows, columns) of equal blocks of the matrix; None: 1."""
+    rotated: int = 0
+    """Numbers of a row that were rotated together, as `unrotated` reverts; 0: none."""
 
     @property
     def format(self) -> NumberFormat:
@@ -119,7 +135,7 @@ class Tensor:
         of_rows = factors.repeat(height, axis=0)[first - top * height :][: stop - first]
         blocks = numbers.astype(np.float32).reshape(stop - first, columns, -1)
         product: np.ndarray = blocks * of_rows[:, :, None]
-        return product
+        return unrotated(product, self.rotated) if self.rotated else product
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve, resolve_file, single_file
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.object_folder import is_url
@@ -90,14 +90,11 @@ class Controls:
 NO_CONTROL_NETS = Controls()
 
 
-def read_controls(
-    reading: Reading, steered: str, read: ReadFiles, *, in_files: bool = False
-) -> Controls:
+def read_controls(reading: Reading, steered: str, read: ReadFiles) -> Controls:
     """Read the configs of a model's ControlNets.
 
     Args:
         steered: name of the network that they control.
-        in_files: whether single files are supported.
 
     Raises: CheckpointError: a ControlNet is unreadable, unsupported, or does not fit; names it.
     """
@@ -108,7 +105,7 @@ def read_controls(
     by_name = {}
     for name, source in sources.items():
         try:
-            path = _resolved(source.source, in_files)
+            path = _resolved(source.source)
             if path not in networks:
                 networks[path] = read(path)
             kind = kind_of(source.mode, networks[path].kinds)
@@ -140,18 +137,13 @@ def _described(
     }
 
 
-def _resolved(source: str, in_files: bool) -> Path:
+def _resolved(source: str) -> Path:
     """Return the folder or file of a source. Raises: CheckpointError.
 
     Links are not resolved, since files in a hub cache have no extension.
     """
     in_hub = not (is_url(source) or Path(source).expanduser().is_dir()) and ":" in source
     is_file = in_hub or single_file(source) is not None
-    if is_file and not in_files:
-        raise UnsupportedCheckpoint(
-            f"{source}: this model's ControlNets are not read from single files; give a folder or "
-            "hub id in diffusers' layout"
-        )
     return (resolve_file(source) if is_file else resolve(source, patterns=FILES)).absolute()
 
 

@@ -5,7 +5,10 @@ Flux and Qwen-Image share this code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +20,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint.config_fields import arguments, check_fit
-from models.checkpoint.folder import read_config
+from models.checkpoint.folder import UnsupportedCheckpoint, read_config
 from models.checkpoint.key_mapping import Renames, layer_renames
+from models.checkpoint.safetensors import ComponentFiles, open_tensors
+from models.checkpoint.tensor import Tensor
 from models.control import by_row
 from models.control.by_row import HINTS, gathered_network, single_kind
 from models.control.slots import ControlSlots
@@ -68,6 +73,53 @@ def read_control_config(kind: type[Config], folder: Path, name: str, title: str)
             f"that was trained for {title}"
         )
     return kind(**arguments(kind, config, str(file)))
+
+
+HINT_IN = "controlnet_x_embedder.weight"
+"""Key of the layer that reads the control image's latents."""
+XLABS = "input_hint_block."
+
+
+def read_control_file(
+    kind: type[Config],
+    file: ComponentFiles,
+    title: str,
+    transformer: Any,
+    inferred: Callable[[Mapping[str, Tensor]], Mapping[str, Any]],
+) -> Config:
+    """Infer the config of a file in diffusers' keys, which has none.
+
+    Args:
+        title: as of `read_control_config`.
+        transformer: config of the controlled transformer, whose sizes the ControlNet has.
+        inferred: returns the other fields, from the file's arrays.
+
+    Raises: CheckpointError, ValueError: the file cannot be read, or is for another model.
+    """
+    path = file.files[0]
+    with ExitStack() as files:
+        tensors = open_tensors(file, files)
+        if any(key.startswith(XLABS) for key in tensors):
+            raise UnsupportedCheckpoint(
+                f"{path}: a ControlNet with convolutions of its own for its image (XLabs') is not "
+                "served; use one that reads the VAE's latents"
+            )
+        if HINT_IN not in tensors:
+            raise UnsupportedCheckpoint(
+                f"{path}: no ControlNet of {title} in diffusers' keys; give one's folder, hub id "
+                "or file"
+            )
+        width = tensors[HINT_IN].shape[0]
+        check_fit(("its width", width, "that of the transformer, width,", transformer.width))
+        more = inferred(tensors)
+    shared = {entry.name: getattr(transformer, entry.name) for entry in fields(transformer)}
+    return kind(**{**shared, **more})
+
+
+def count_of_blocks(tensors: Collection[str], stack: str) -> int:
+    """Return the number of a stack's blocks among the keys of a file."""
+    matches = (re.match(rf"{stack}\.(\d+)\.", key) for key in tensors)
+    return len({match[1] for match in matches if match})
 
 
 def check_fits(config: Any, transformer: Any, *names: str) -> None:

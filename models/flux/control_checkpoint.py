@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from models.checkpoint.folder import UnsupportedCheckpoint
+from models.checkpoint.safetensors import ComponentFiles
+from models.checkpoint.tensor import Tensor
 from models.control.checkpoint import ControlNetFiles, Controls, UnionKinds, read_controls
-from models.flow.joint_control import check_fits, read_control_config, share_of
+from models.flow.joint_control import (
+    check_fits,
+    count_of_blocks,
+    read_control_config,
+    read_control_file,
+    share_of,
+)
+from models.flow.joint_names import BLOCKS, SINGLE_BLOCKS
 from models.flux.config import FluxConfig
 from models.flux.control_config import NAME, FluxControlNetConfig
 from models.flux.controlnet import FluxControlNet
@@ -44,7 +54,7 @@ def controls_of(reading: Reading, config: FluxConfig, kind: CheckpointKind) -> C
 
 
 def read_files(transformer: FluxConfig, path: Path) -> ControlNetFiles:
-    """Read a ControlNet's config and locate its files.
+    """Read a ControlNet's config, or infer a file's, and locate its arrays.
 
     Args:
         transformer: config of the controlled transformer.
@@ -52,11 +62,27 @@ def read_files(transformer: FluxConfig, path: Path) -> ControlNetFiles:
     Raises: CheckpointError, ValueError: the ControlNet cannot be read, is not supported or does not
     match.
     """
-    config = read_control_config(FluxControlNetConfig, path, NAME, "Flux")
+    place: Path | ComponentFiles = path
+    if path.is_file():
+        place = ComponentFiles(f"ControlNet in {path.name}", (path,))
+        config = read_control_file(FluxControlNetConfig, place, "Flux", transformer, _inferred)
+    else:
+        config = read_control_config(FluxControlNetConfig, path, NAME, "Flux")
     names = ("in_channels", "width", "joint_attention_dim", "pooled_projection_dim")
     check_fits(config, transformer, *names)
     kinds = None if config.num_mode is None else UnionKinds(config.num_mode, MODES)
     work = share_of(
         abstract_module(FluxControlNet, config), abstract_module(FluxTransformer, transformer)
     )
-    return ControlNetFiles(FluxControlNet, config, path, CONTROL_RENAMES, work, kinds)
+    return ControlNetFiles(FluxControlNet, config, place, CONTROL_RENAMES, work, kinds)
+
+
+def _inferred(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the fields of a file's config in which a ControlNet differs from the transformer."""
+    modes = tensors.get("controlnet_mode_embedder.weight")
+    return {
+        "num_layers": count_of_blocks(tensors, BLOCKS),
+        "num_single_layers": count_of_blocks(tensors, SINGLE_BLOCKS),
+        "guidance_embeds": "time_text_embed.guidance_embedder.linear_1.weight" in tensors,
+        "num_mode": modes and modes.shape[0],
+    }

@@ -14,6 +14,7 @@ import numpy as np
 
 from models.sampling.base import Column, Numbers, Plan
 from models.sampling.dpm import DPMStep
+from models.sampling.dpm_terms import distinct_nodes
 from models.sampling.multistep import MultistepSchedule, columns, half_log_snr
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import Solver
@@ -90,6 +91,8 @@ class DEIS(MultistepSchedule):
     def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
         """Return the factors of one DEIS step, in the form that `DPMStep` reads."""
         alpha, sigma = self.mixed(sigmas[[step + 1, *(step - i for i in range(order))]])
+        order = distinct_nodes(np.log(sigma[1:] / alpha[1:]))
+        alpha, sigma = alpha[: order + 1], sigma[: order + 1]
         terms = {f"difference_{i}": 0.0 for i in range(1, self.solver_order)} | {"noise": 0.0}
         terms["latents"] = alpha[0] / alpha[1]
         if order == 1:

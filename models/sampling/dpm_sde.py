@@ -88,7 +88,8 @@ class DPMSolverSDE(_Exponential):
         middle = geometric_mean(now, target)
         half_down, half_up = ancestral_pairs(now, middle)
         down, up = ancestral_pairs(now, target)
-        old, new = (now - middle) / (now - target), (middle - target) / (now - target)
+        length = np.where(now == target, 1, now - target)  # a step of none has no noise
+        old, new = (now - middle) / length, (middle - target) / length
         return Stages(
             timesteps=to_timesteps(middle[:-1].astype(np.float64), steps.log_table),
             sigmas=middle[:-1],

@@ -20,12 +20,28 @@ from models.spec.option import OptionError
 Terms = dict[str, Any]
 Slopes = tuple[list[Any], list[Any]]
 """Factors of the integrand's derivatives in steps of order 2, and of order 3."""
+NO_STEP: Mapping[str, float] = {"latents": 1.0, "current": 0.0}
+"""Factors of a step between equal sigmas, which leaves the latents as they are."""
+
+
+def distinct_nodes(clock: Column) -> int:
+    """Count a step's first points, newest first, up to one that is repeated or infinite.
+
+    Further points do not define a polynomial, so that the step has a lower order, as at the start.
+    The first point may be infinite.
+    """
+    repeated = (clock[1:] == clock[:-1]) | ~np.isfinite(clock[1:])
+    return 1 + int(np.append(repeated, True).argmax())
 
 
 def multistep_terms(
     algorithm: str, solver_type: str, alpha: Column, sigma: Column, clock: Column
 ) -> Terms:
     """Return DPM-Solver's factors of the latents, of m0, of m0 - m1 and m1 - m2, and of noise."""
+    if clock[0] == clock[1]:
+        return dict(NO_STEP)
+    used = slice(1 + distinct_nodes(clock[1:]))
+    alpha, sigma, clock = alpha[used], sigma[used], clock[used]
     terms, slopes = _ALGORITHMS[algorithm](alpha, sigma, clock, solver_type)
     return terms | differences(clock, slopes)
 
@@ -38,6 +54,8 @@ def singlestep_terms(
     weight_0 and weight_1 are the factors of m0 - mk and m1 - mk.
     """
     ends = [0, -1]
+    if clock[0] == clock[-1]:
+        return dict(NO_STEP)
     terms, slopes = _ALGORITHMS[algorithm](alpha[ends], sigma[ends], clock[ends], solver_type)
     return terms | group_weights(clock, slopes, solver_type)
 
@@ -148,9 +166,11 @@ def group_weights(clock: Column, slopes: Slopes, solver_type: str) -> Terms:
         return {}
     h = clock[0] - clock[-1]
     r0 = (clock[1] - clock[-1]) / h
-    if order == 2:
-        return {"weight_0": slopes[0][0] / r0}
+    if not r0 > 0:  # evaluated at the group's start only, or from an infinite one
+        return {}
     r1 = (clock[2] - clock[-1]) / h
+    if order == 2 or r1 in (0, r0):
+        return {"weight_0": slopes[0][0] / r0}
     first, second = slopes[1]
     newest, middle = first, 0 * first
     if solver_type == "heun":

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.sampling.base import Column, Numbers, Plan, per_row
+from models.sampling.dpm_terms import distinct_nodes
 from models.sampling.prediction import predicted
 from models.sampling.solver import History, Latents, Solver, SolverOutput
 from models.sampling.spaced_schedule import SpacedSchedule
@@ -88,8 +89,9 @@ def _weights(sigmas: Column, step: int) -> list[float]:
     Exact but for rounding, where the reference calls an adaptive quadrature: Gauss' two points
     integrate polynomials of degree 3.
     """
-    order = min(step + 1, ORDER)
-    nodes = sigmas[[step - i for i in range(order)]].astype(np.float64)
+    nodes = sigmas[[step - i for i in range(min(step + 1, ORDER))]].astype(np.float64)
+    order = distinct_nodes(nodes)
+    nodes = nodes[:order]
     start, end = float(sigmas[step]), float(sigmas[step + 1])
     points = (start + end) / 2 + (end - start) / 2 * np.array([-1.0, 1.0]) / np.sqrt(3)
     weights = [(end - start) / 2 * _basis(nodes, i, points).sum() for i in range(order)]

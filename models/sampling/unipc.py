@@ -212,4 +212,4 @@ class UniPC(MultistepSchedule):
             sigmas = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
         if abs(sigmas[0] - 1) < _BELOW_ONE:
             sigmas[0] -= _BELOW_ONE
-        return sigmas
+        return np.minimum(sigmas, sigmas[0])

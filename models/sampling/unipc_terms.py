@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.sampling.base import Column
+from models.sampling.dpm_terms import NO_STEP, distinct_nodes
 
 Terms = dict[str, Any]
 _HALF = np.float32(0.5)
@@ -40,7 +41,8 @@ class _Update:
 def _update(
     alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
 ) -> _Update:
-    order = len(clock) - 1
+    order = distinct_nodes(clock[1:])
+    clock = clock[: order + 1]
     h = clock[0] - clock[1]
     ratios = np.append((clock[2:] - clock[1]) / h, np.float32(1))
     step = h if for_noise else -h
@@ -77,8 +79,10 @@ def predictor_terms(
     alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
 ) -> Terms:
     """Return UniP's factors of the latents, of the integrand m0 at s0, and of each m_i - m0."""
+    if clock[0] == clock[1]:
+        return dict(NO_STEP)
     update = _update(alpha, sigma, clock, for_noise, solver_type)
-    order = len(clock) - 1
+    order = len(update.ratios)
     if order == 2:
         weights = np.array([_HALF])  # the paper's choice, exact to the same order
     else:
@@ -92,9 +96,14 @@ def predictor_terms(
 def corrector_terms(
     alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
 ) -> Terms:
-    """Return UniC's factors of the latents at s0, of m0, of each m_i - m0 and of m_t - m0."""
+    """Return UniC's factors of the latents at s0, of m0, of each m_i - m0 and of m_t - m0.
+
+    There are none between equal sigmas, where nothing is corrected.
+    """
+    if clock[0] == clock[1]:
+        return {}
     update = _update(alpha, sigma, clock, for_noise, solver_type)
-    order = len(clock) - 1
+    order = len(update.ratios)
     weights = np.array([_HALF]) if order == 1 else np.linalg.solve(update.matrix, update.moments)
     terms = {
         "keep": 0.0,

@@ -141,7 +141,7 @@ class ExtraNetworks(NamedTuple):
 def read_extras(source: Source, parts: Parts, reading: Reading) -> ExtraNetworks:
     """Read the configs of ControlNets, IP-Adapters and refiner. Raises: as `load` does."""
     read = partial(read_files, parts, source.config("unet"))
-    controls = read_controls(reading, "unet", read, in_files=True)
+    controls = read_controls(reading, "unet", read)
     adapters = read_adapters(reading.image_prompts, parts.unet)
     refiner = read_refiner(reading, parts)
     trained = {} if refiner is None else refiner.trained(source.scheduler())

@@ -20,6 +20,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.llama_names import PLUS_ONE
 from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import OffsetRMSNorm
@@ -241,10 +243,18 @@ _NORMS = {
 }
 
 
-def renames_of(config: Gemma3Config) -> tuple[tuple[str, str], ...]:
+def renames_of(config: Gemma3Config) -> Renames:
     """Return rename rules from checkpoint keys to encoder paths; the vision part is ignored."""
     layers = config.num_hidden_layers
-    return (
-        *renames(layers, layers, normed=True, prefix=WITH_VISION, norms=_NORMS),
-        *VISION_KEYS,
+    rules = renames(layers, layers, normed=True, prefix=WITH_VISION, norms=_NORMS)
+    of_llama = (
+        (f"{expression.removesuffix('weight')}{PLUS_ONE}\\.weight", path, _minus_one)
+        for expression, path in rules
+        if "norm.scale" in path
     )
+    return (*rules, *of_llama, *VISION_KEYS)
+
+
+def _minus_one(scale: np.ndarray) -> np.ndarray:
+    """Return a norm's scale as the authors store it, from llama.cpp's."""
+    return scale - 1

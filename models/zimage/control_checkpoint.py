@@ -21,10 +21,9 @@ from models.zimage.key_mapping import CONTROL_RENAMES, WITHOUT_REFINER
 
 NAME = "ZImageControlNetModel"
 """Class name of Z-Image's ControlNets in diffusers."""
-HINT_IN, REFINER_OUT = (
-    "control_all_x_embedder.2-1.weight",
-    "control_noise_refiner.0.after_proj.weight",
-)
+HINTS_IN = ("control_all_x_embedder.2-1.weight", "control_x_embedder.weight")
+"""Keys of the layer that reads the control image, published and ComfyUI's."""
+REFINER_OUT = "control_noise_refiner.0.after_proj.weight"
 
 
 def controls_of(reading: Reading, config: ZImageConfig) -> Controls:
@@ -33,7 +32,7 @@ def controls_of(reading: Reading, config: ZImageConfig) -> Controls:
     Raises: CheckpointError: a ControlNet cannot be read, is not supported or does not match; names
     it.
     """
-    return read_controls(reading, "transformer", partial(read_files, config), in_files=True)
+    return read_controls(reading, "transformer", partial(read_files, config))
 
 
 def read_files(transformer: ZImageConfig, path: Path) -> ControlNetFiles:
@@ -103,11 +102,12 @@ def _fields(file: ComponentFiles, transformer: ZImageConfig) -> dict[str, Any]:
     """
     with ExitStack() as files:
         tensors = open_tensors(file, files)
-        if HINT_IN not in tensors:
+        hint_in = next((tensors[key] for key in HINTS_IN if key in tensors), None)
+        if hint_in is None:
             raise UnsupportedCheckpoint(
                 f"{file.files[0]}: no ControlNet of Z-Image; give one's folder, hub id or file"
             )
-        width, patch = tensors[HINT_IN].shape
+        width, patch = hint_in.shape
         layers, refiner = (
             len({match[1] for key in tensors if (match := re.match(rf"{stack}\.(\d+)\.", key))})
             for stack in ("control_layers", "control_noise_refiner")

@@ -47,7 +47,8 @@ RENAMES: Renames = (
 )
 """Keys of Z-Image in diffusers' layout → paths."""
 
-CONTROL_RENAMES: Renames = (
+_CONTROL_STACKS = {"control_layers": "", "control_noise_refiner": "refiner_"}
+_CONTROL_RENAMES: Renames = (
     *layer_renames(
         {
             r"control_all_x_embedder\.2-1": "hint_in",
@@ -57,7 +58,7 @@ CONTROL_RENAMES: Renames = (
     ),
     *(
         rule
-        for source, path in (("control_layers", ""), ("control_noise_refiner", "refiner_"))
+        for source, path in _CONTROL_STACKS.items()
         for rule in (
             (rf"{source}\.(\d+)\.after_proj\.weight", rf"{path}out.kernel[\1]"),
             (rf"{source}\.(\d+)\.after_proj\.bias", rf"{path}out.bias[\1]"),
@@ -65,10 +66,6 @@ CONTROL_RENAMES: Renames = (
         )
     ),
 )
-"""Keys of a ControlNet → paths in `ZImageControlNet`."""
-WITHOUT_REFINER: Renames = ((r"control_noise_refiner\..+", ""), *CONTROL_RENAMES)
-"""The same for version 2.0, whose files contain a refiner that was not trained and does not run."""
-
 _ATTENTIONS = tuple(f"{blocks}.{{}}.attention" for blocks in _STACKS)
 LAYERS: Fused = {
     "x_embedder": ("all_x_embedder.2-1",),
@@ -80,6 +77,26 @@ LAYERS: Fused = {
 """ComfyUI's layer names → diffusers'. Unlisted layers have the same name in both."""
 
 _COMFYS_NORMS = {rf"attention\.{layer}_norm": f"heads.{layer}_norm" for layer in "qk"}
+_CONTROL_LAYERS: Fused = {
+    "control_x_embedder": ("control_all_x_embedder.2-1",),
+    **{
+        f"{stack}.{{}}.attention.{layer}": tuple(f"{stack}.{{}}.attention.{name}" for name in names)
+        for stack in _CONTROL_STACKS
+        for layer, names in {"qkv": ("to_q", "to_k", "to_v"), "out": ("to_out.0",)}.items()
+    },
+}
+CONTROL_RENAMES: Renames = (
+    *authors_renames(_CONTROL_LAYERS, _CONTROL_RENAMES),
+    *(
+        rule
+        for source, path in _CONTROL_STACKS.items()
+        for rule in layer_renames({}, _COMFYS_NORMS, (source, f"{path}blocks"))
+    ),
+    *_CONTROL_RENAMES,
+)
+"""Keys of a ControlNet, also with ComfyUI's layer names → paths in `ZImageControlNet`."""
+WITHOUT_REFINER: Renames = ((r"control_noise_refiner\..+", ""), *CONTROL_RENAMES)
+"""The same for version 2.0, whose files contain a refiner that was not trained and does not run."""
 COMFYS_RENAMES: Renames = (
     *authors_renames(LAYERS, RENAMES),
     *(rule for stack in _STACKS.items() for rule in layer_renames({}, _COMFYS_NORMS, stack)),

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gguf import MODEL_ARCH, get_tensor_name_map
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.key_mapping import target
+from models.checkpoint.llama_names import ARCHITECTURES
+from models.text.gemma3 import Gemma3Config, renames_of
 from tests.models.chroma import original_writer as chroma_writer
 from tests.models.flux import original_writer
 from tests.models.gguf_files import write_gguf
@@ -121,14 +125,14 @@ def test_leading_axes_that_tools_drop_are_restored(tmp_path: Path) -> None:
     [
         (
             "blk.0.attn_q.weight",
-            r"x\.gguf is a GGUF file of a text model \(gemma3\), whose numbers",
+            r"x\.gguf is a GGUF file of a text model \(gemma2\), whose numbers",
         ),
         ("blocks.0.self_attn.q.weight", "no Flux transformer in it"),
     ],
 )
 def test_a_file_of_another_model_is_named(key: str, message: str, tmp_path: Path) -> None:
     base, stored = flux(tmp_path / "base")
-    write_gguf({key: stored["img_in.weight"]}, tmp_path / "x.gguf", "gemma3")
+    write_gguf({key: stored["img_in.weight"]}, tmp_path / "x.gguf", "gemma2")
     with pytest.raises(UnsupportedCheckpoint, match=message):
         weights(tmp_path / "x.gguf", base)
 
@@ -142,6 +146,7 @@ TEXT_ENCODERS = (
             ("qwen3", make_zimage, "text_encoder", MODEL_ARCH.QWEN3),
             ("qwen2vl", make_qwenimage, "text_encoder", MODEL_ARCH.QWEN2VL),
             ("llama", make_flux2_dev, "text_encoder", MODEL_ARCH.LLAMA),
+            ("gemma3", make_ltx, "text_encoder", MODEL_ARCH.GEMMA3),
         )
     ),
 )
@@ -173,15 +178,37 @@ def test_a_text_encoder_with_llama_cpps_names(
     of_llama = {key: names.get_name(key, (".weight", ".bias")) or "" for key in stored}
     assert len({*of_llama.values(), ""}) == len(stored) + 1
     file, plain = tmp_path / "encoder.gguf", tmp_path / "plain.safetensors"
+    added = {key: float(architecture == "gemma3" and "norm" in key) for key in stored}
     decoded = write_gguf(
-        {of_llama[key]: tensor for key, tensor in stored.items()}, file, architecture
+        {of_llama[key]: tensor + added[key] for key, tensor in stored.items()}, file, architecture
     )
     assert any(not decoded[of_llama[key]].equal(stored[key].float()) for key in stored)
-    authors = {key: decoded[of_llama[key]] for key in stored}
+    authors = {key: decoded[of_llama[key]] - added[key] for key in stored}
     if architecture == "llama":
         authors = {key: in_halves(key, tensor, config) for key, tensor in authors.items()}
     write(authors, plain)
     assert are_equal(*(weights(base, parts={part: str(source)}) for source in (file, plain)))
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("output_norm", "final_norm.scale"),
+        ("blk.3.attn_norm", "blocks.attention_norm.scale"),
+        ("blk.3.post_attention_norm", "blocks.attended_norm.scale"),
+        ("blk.3.ffn_norm", "blocks.feed_forward_norm.scale"),
+        ("blk.3.post_ffw_norm", "blocks.fed_norm.scale"),
+        ("blk.3.attn_q_norm", "blocks.attention.q_norm.scale"),
+        ("blk.3.attn_k_norm", "blocks.attention.k_norm.scale"),
+    ],
+)
+def test_llama_cpp_adds_one_to_norms_of_gemma(key: str, path: str) -> None:
+    renames = renames_of(Gemma3Config(num_hidden_layers=6, layer_types=("full_attention",) * 6))
+    goal = target(ARCHITECTURES["gemma3"].of(f"{key}.weight"), renames)
+    assert goal is not None
+    assert (goal.path, goal.layer) == (path, 3 if "blk" in key else None)
+    (minus_one,) = renames[goal.rule][2:]
+    assert minus_one(np.ones(2, np.float32)).tolist() == [0, 0]
 
 
 def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:

@@ -183,6 +183,9 @@ def test_the_config_of_a_peft_adapter_is_downloaded_with_it(server: Server) -> N
         path = resolve_file(f"s3://{BUCKET}/{folder}/adapter_model.safetensors", whole=True)
         assert path.read_bytes() == DATA
         assert (path.parent / "adapter_config.json").exists() == has_config
+    path = resolve_file(f"s3://{BUCKET}/peft/", whole=True)
+    assert path.read_bytes() == DATA
+    assert (path.parent / "adapter_config.json").read_bytes() == b"{}"
 
 
 def test_a_checkpoint_of_a_process_is_one_version(server: Server) -> None:

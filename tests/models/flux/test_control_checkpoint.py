@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from diffusers import FluxControlNetModel
+from safetensors.numpy import save_file
 
 from models.checkpoint.folder import CheckpointError
-from models.control.checkpoint import kind_of
+from models.control.checkpoint import kind_of, load_controls
 from models.flow.joint_control import by_interval
 from models.flux.config import FluxConfig
 from models.flux.control_checkpoint import controls_of, read_files
@@ -53,13 +57,37 @@ def test_unsupported_checkpoint_is_named(
         read_files(FLUX, written(tmp_path, **change))
 
 
-@pytest.mark.parametrize("source", ["net.safetensors", "owner/name:net.safetensors"])
-def test_single_file_is_rejected_before_it_is_fetched(source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"num_mode": 5, "guidance_embeds": True}], ids=str)
+def test_file_is_the_folder_with_its_config(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Published unions are shared under other names, without their config."""
+    sizes = {"num_layers": 1, "num_single_layers": 2, **changes}
+    FluxControlNetModel(**{**SIZES, **sizes}).save_pretrained(tmp_path)
+    written(tmp_path, **sizes)
+    file = (tmp_path / "diffusion_pytorch_model.safetensors").rename(tmp_path / "Union.safetensors")
+    read, folder = read_files(FLUX, file), read_files(FLUX, tmp_path)
+    assert (read.config, read.work, read.kinds) == (folder.config, folder.work, folder.kinds)
+    reading = Reading(controls={"edges": ControlSource(str(file), "tile")}, max_controls=1)
+    if not changes:
+        reading = replace(reading, controls={"edges": ControlSource(str(file))})
+    assert load_controls(controls_of(reading, FLUX, PLAIN), ("float32", "float32"), reading)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"input_hint_block.0.weight": (4, 3, 3, 3)}, "XLabs"),
+        ({"control_model.out.weight": (4, 4)}, "no ControlNet of Flux in diffusers' keys"),
+        ({"controlnet_x_embedder.weight": (24, 16)}, "its width is 24"),
+        ({"controlnet_x_embedder.weight": (16, 16)}, "would add nothing"),
+    ],
+)
+def test_other_files_are_named(
+    arrays: dict[str, tuple[int, ...]], named: str, tmp_path: Path
+) -> None:
     file = tmp_path / "net.safetensors"
-    file.write_bytes(b"")
-    place = source if ":" in source else str(file)
-    reading = Reading(controls={"edges": ControlSource(place)}, max_controls=1)
-    with pytest.raises(CheckpointError, match=r"controls\.edges: .*folder or hub id"):
+    save_file({key: np.zeros(shape, np.float32) for key, shape in arrays.items()}, file)
+    reading = Reading(controls={"edges": ControlSource(str(file))}, max_controls=1)
+    with pytest.raises(CheckpointError, match=rf"controls\.edges: .*{named}"):
         controls_of(reading, FLUX, PLAIN)
 
 

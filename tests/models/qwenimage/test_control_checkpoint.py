@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from diffusers import QwenImageControlNetModel
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
@@ -62,9 +63,23 @@ def test_unsupported_checkpoint_is_named(
         controls_of(reading, QWEN_IMAGE, GENERATION)
 
 
-def test_single_file_is_rejected_before_it_is_fetched() -> None:
-    with pytest.raises(CheckpointError, match=r"controls\.edges: .*folder or hub id"):
-        controls_of(reading_of("owner/name:net.safetensors"), QWEN_IMAGE, GENERATION)
+def test_file_is_the_folder_with_its_config(tmp_path: Path) -> None:
+    """ComfyUI's copies of published ControlNets have no config."""
+    QwenImageControlNetModel(**SIZES, num_layers=2).save_pretrained(tmp_path)
+    written(tmp_path)
+    file = (tmp_path / "diffusion_pytorch_model.safetensors").rename(tmp_path / "net.safetensors")
+    read, folder = read_files(QWEN_IMAGE, file), read_files(QWEN_IMAGE, tmp_path)
+    assert (read.config, read.work) == (folder.config, folder.work)
+    reading = reading_of(file)
+    controls = controls_of(reading, QWEN_IMAGE, GENERATION)
+    assert load_controls(controls, ("float32", "float32"), reading)
+
+
+def test_file_that_reads_a_mask_is_named(tmp_path: Path) -> None:
+    network = QwenImageControlNetModel(**SIZES, num_layers=2, extra_condition_channels=4)
+    save_file(network.state_dict(), tmp_path / "net.safetensors")
+    with pytest.raises(CheckpointError, match="extra_condition_channels 4: a ControlNet that also"):
+        controls_of(reading_of(tmp_path / "net.safetensors"), QWEN_IMAGE, GENERATION)
 
 
 def test_edit_takes_none(tmp_path: Path) -> None:

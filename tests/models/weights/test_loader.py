@@ -21,7 +21,7 @@ from models.checkpoint.direct_io import DiskFile
 from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, WeightsError
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.number_formats import NF4
+from models.checkpoint.number_formats import FP4, NF4
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import conv, embed, linear
@@ -222,35 +222,91 @@ def test_64_bit_floats_are_rounded(tmp_path: Path) -> None:
 
 
 UNREAD = {
-    r"FP4 \(bitsandbytes\)": {"mod.weight.quant_state.bitsandbytes__fp4": np.zeros(3, np.uint8)},
-    "INT8 of bitsandbytes": {"mod.SCB": np.zeros(6, np.float32)},
-    "NVFP4": {"mod.weight_scale_2": np.float32([1])},
-    "'nvfp4'": {"mod.weight": np.zeros((6, 2), np.uint8), "mod.comfy_quant": hint("nvfp4")},
+    "INT8 of older versions of bitsandbytes": {"mod.weight_format": np.uint8(2)},
+    "NVFP4 of compressed-tensors": {"mod.weight_global_scale": np.float32([1])},
+    "'fp3'": {"mod.weight": np.zeros((6, 2), np.uint8), "mod.comfy_quant": hint("fp3")},
     "int8_tensorwise with rotated weights": {
         "mod.weight": np.zeros((6, 5), np.int8),
         "mod.weight_scale": np.ones(6, np.float32),
-        "mod.comfy_quant": hint("int8_tensorwise", convrot=True),
+        "mod.comfy_quant": hint("int8_tensorwise", convrot=True, convrot_groupsize=6),
     },
     "AWQ of ModelOpt": {"mod.pre_quant_scale": np.ones(5, np.float32)},
     "SVDQuant": {"mod.wscales": np.zeros((2, 6), np.float32)},
     "GPTQ or AWQ": {"mod.qzeros": np.zeros((2, 6), np.int32)},
-    "quanto": {"mod.weight._data": np.zeros((6, 5), np.int8)},
+    "quanto with fewer than 8 bits": {"mod.weight._shift": np.zeros((6, 5), np.float32)},
 }
 
 
 def nf4(weight: np.ndarray, block: int, **state: Any) -> dict[str, np.ndarray]:
     """Quantize a matrix as bitsandbytes stores it; the nearest number of each, by block."""
+    return four_bits(weight, block, "nf4", NF4, **state)
+
+
+def four_bits(
+    weight: np.ndarray, block: int, kind: str, numbers: np.ndarray, **state: Any
+) -> dict[str, np.ndarray]:
     blocks = weight.reshape(-1, block)
     scales = np.abs(blocks).max(axis=1)
-    codes = np.abs((blocks / scales[:, None]).reshape(-1)[:, None] - NF4).argmin(axis=1)
+    codes = np.abs((blocks / scales[:, None]).reshape(-1)[:, None] - numbers).argmin(axis=1)
     pairs = codes.astype(np.uint8).reshape(-1, 2)
-    about = {"quant_type": "nf4", "blocksize": block, "shape": [*weight.shape], **state}
+    about = {"quant_type": kind, "blocksize": block, "shape": [*weight.shape], **state}
     return {
         "": (pairs[:, 0] << 4 | pairs[:, 1])[:, None],
         ".absmax": scales.astype(np.float32),
-        ".quant_map": NF4,
-        ".quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        ".quant_map": numbers,
+        f".quant_state.bitsandbytes__{kind}": np.frombuffer(json.dumps(about).encode(), np.uint8),
     }
+
+
+EIGHT_BITS = (
+    ("mod.weight", "mod.SCB", "mod.weight_format"),
+    ("mod.weight._data", "mod.weight._scale", "mod.output_scale"),
+)
+
+
+@pytest.mark.parametrize("names", EIGHT_BITS, ids=["bitsandbytes", "quanto"])
+def test_8_bits_of_other_libraries(tmp_path: Path, names: tuple[str, str, str]) -> None:
+    arrays = tensors()
+    weight = np.clip(40 * arrays.pop("mod.weight"), -127, 127).astype(np.int8)
+    scale = np.linspace(0.3, 3, len(weight), dtype=np.float32)
+    factors = scale / 127 if names[1] == "mod.SCB" else scale
+    stored = dict(zip(names, (weight, scale, np.uint8(0)), strict=True))
+    network = loaded(saved(tmp_path, arrays | stored))
+    expected = swap_halves(weight * factors[:, None]).T
+    np.testing.assert_allclose(network.shift_scale.kernel[...], expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("where", ["array", "metadata", "prefix"])
+def test_rotated_int8_is_rotated_back(tmp_path: Path, where: str) -> None:
+    """ConvRot of ComfyUI: rows times a Hadamard matrix, a Kronecker power of one of order 4."""
+    rng = np.random.default_rng(0)
+    four = np.float64([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]]) / 2
+    matrix = np.kron(np.kron(four, four), four)
+    weight = rng.integers(-127, 128, (6, 128), np.int8)
+    scale = np.linspace(0.3, 3, 6, dtype=np.float32)
+    about = {"convrot": True, "convrot_groupsize": 64, "per_row": True}
+    prefix = "model.diffusion_model." if where == "prefix" else ""
+    stored = {f"{prefix}layer.weight": weight, f"{prefix}layer.weight_scale": scale}
+    metadata = None
+    if where == "array":
+        stored["layer.comfy_quant"] = hint("int8_tensorwise", **about)
+    else:
+        layers = {"layers": {"layer": {"format": "int8_tensorwise", **about}}}
+        metadata = {"_quantization_metadata": json.dumps(layers)}
+    save_file(stored, _file(tmp_path), metadata)
+    part = ComponentFiles("layer", (_file(tmp_path),), prefix)
+    network = load(abstract_module(Wide), part, ((r"layer\.weight", "layer.kernel"),))
+    rotated = (weight * scale[:, None]).astype(np.float64).reshape(6, 2, 64)
+    expected = (rotated @ matrix).reshape(6, 128)
+    np.testing.assert_allclose(network.layer.kernel[...].T, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_that_are_not_rotated_as_stated_are_refused(tmp_path: Path) -> None:
+    stored = {"weight": np.zeros((6, 128), np.int8), "weight_scale": np.ones(6, np.float32)}
+    stored["comfy_quant"] = hint("int8_tensorwise", convrot=True)
+    saved(tmp_path, {f"layer.{name}": array for name, array in stored.items()})
+    with pytest.raises(CheckpointError, match="whose rows are not rotated 256 numbers at a time"):
+        load(abstract_module(Wide), tmp_path, ((r"layer\.weight", "layer.kernel"),))
 
 
 class Wide(nnx.Module):
@@ -259,11 +315,14 @@ class Wide(nnx.Module):
 
 
 @pytest.mark.parametrize("transfer", [choose_transfer, OnDevice])
-def test_nf4_is_read_by_its_formula(tmp_path: Path, transfer: Any) -> None:
+@pytest.mark.parametrize("numbers", [NF4, FP4], ids=["nf4", "fp4"])
+def test_4_bits_are_read_by_their_formula(
+    tmp_path: Path, numbers: np.ndarray, transfer: Any
+) -> None:
     weight = np.random.default_rng(0).normal(size=(6, 128)).astype(np.float32)
-    stored = nf4(weight, 64)
+    stored = four_bits(weight, 64, "nf4" if numbers is NF4 else "fp4", numbers)
     codes = np.stack([stored[""][:, 0] >> 4, stored[""][:, 0] & 15], axis=1).reshape(-1, 64)
-    expected = (NF4[codes] * stored[".absmax"][:, None]).reshape(6, 128)
+    expected = (numbers[codes] * stored[".absmax"][:, None]).reshape(6, 128)
     assert np.abs(expected - weight).max() < 0.5, "the layout of the test is right"
     saved(tmp_path, {f"layer.weight{ending}": array for ending, array in stored.items()})
     renames = ((r"layer\.weight", "layer.kernel"),)
@@ -300,9 +359,9 @@ def test_a_format_that_is_not_read_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_formats_in_metadata_are_read(tmp_path: Path) -> None:
-    layers = {"layers": {"mod": {"format": "mxfp8"}}}
+    layers = {"layers": {"mod": {"format": "fp3"}}}
     save_file(tensors(), _file(tmp_path), {"_quantization_metadata": json.dumps(layers)})
-    with pytest.raises(UnsupportedCheckpoint, match=r"'mxfp8' are not read \(mod\)"):
+    with pytest.raises(UnsupportedCheckpoint, match=r"'fp3' are not read \(mod\)"):
         loaded(tmp_path)
 
 

@@ -81,9 +81,29 @@ def test_other_file_is_named(tmp_path: Path) -> None:
         controls_of(reading_of(tmp_path / "other.safetensors"), Z_IMAGE)
 
 
-@pytest.mark.parametrize(("changes", "blocks"), VERSIONS.values(), ids=VERSIONS)
+def in_comfys_names(arrays: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a published file as ComfyUI's tools write it: their layer names, and joined heads."""
+    joined = {}
+    for key, array in arrays.items():
+        if key.endswith("attention.to_q.weight"):
+            heads = [arrays[key.replace("to_q", f"to_{letter}")] for letter in "qkv"]
+            joined[key.replace("to_q", "qkv")] = torch.cat(heads)
+        elif ".attention.to_k." not in key and ".attention.to_v." not in key:
+            joined[key] = array
+    new = {"all_x_embedder.2-1": "x_embedder", "to_out.0": "out"}
+    new |= {f"attention.norm_{letter}": f"attention.{letter}_norm" for letter in "qk"}
+    for old, name in new.items():
+        joined = {key.replace(old, name): array for key, array in joined.items()}
+    return joined
+
+
+@pytest.mark.parametrize(
+    ("changes", "blocks", "comfy"),
+    [*((*version, False) for version in VERSIONS.values()), (*VERSIONS["2.1"], True)],
+    ids=[*VERSIONS, "2.1 of ComfyUI"],
+)
 def test_published_file_is_the_folder_in_its_version(
-    changes: dict[str, Any], blocks: float, tmp_path: Path
+    changes: dict[str, Any], blocks: float, comfy: bool, tmp_path: Path
 ) -> None:
     """Files have no config. Those of 2.0 have a refiner whose output layers are zero."""
     torch.manual_seed(3)
@@ -97,7 +117,7 @@ def test_published_file_is_the_folder_in_its_version(
         other = ZImageControlNetModel(**{**config, "add_control_noise_refiner": OWN_REFINER})
         unused = other.state_dict().items()
         arrays |= {name: x for name, x in unused if name.startswith("control_noise_refiner.")}
-    save_file(arrays, tmp_path / "net.safetensors")
+    save_file(in_comfys_names(arrays) if comfy else arrays, tmp_path / "net.safetensors")
     folder, file = (read_files(Z_IMAGE, tmp_path / name) for name in ("folder", "net.safetensors"))
     if changes.get("control_refiner_layers_places", ()) is not None:
         assert file.config == folder.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from models.adapters.files.formats import inspect
 from models.adapters.files.name_table import unpacked
+from models.adapters.files.peft_folder import METADATA
 from models.spec.lora import RequestedLora, ScaleInterval, always
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import Invalid
@@ -129,6 +131,37 @@ async def test_images_equal_direct_calls_with_the_same_adapters(
         direct.set_adapters(names, [lora.scales[0].scale for lora in loras])
         assert np.array_equal(image, called(direct, fields))
         assert not np.array_equal(image, plain)
+
+
+@pytest.mark.parametrize("in_metadata", [False, True])
+async def test_folders_of_peft_are_scaled_by_their_config(
+    pipelines: LoadedPipelines, tmp_path: Path, in_metadata: bool
+) -> None:
+    """PEFT's own files name no network, and have alpha in a config, which newer versions extend."""
+    whole = load_file(write(tmp_path / "whole.safetensors", pipelines.default, 5))
+    plain = {key: array for key, array in whole.items() if key.startswith("unet.")}
+    scaled = {key: array * (4 if ".lora_B." in key else 1) for key, array in plain.items()}
+    save_file(scaled, tmp_path / "scaled.safetensors")
+    config = {"r": RANK, "lora_alpha": 4 * RANK, "target_modules": ["to_v"], "of_2030": 1}
+    text = json.dumps(config | {"peft_type": "LORA", "task_type": None})
+    if not in_metadata:
+        (tmp_path / "adapter_config.json").write_text(text)
+    wrapped = {f"base_model.model.{key.removeprefix('unet.')}": plain[key] for key in plain}
+    file = tmp_path / "adapter_model.safetensors"
+    save_file(wrapped, file, {METADATA: text} if in_metadata else None)
+    assert inspect(file, names_of(pipelines.default)).rank == RANK
+    by_digest = {digest_of(path): path for path in (file, tmp_path / "scaled.safetensors")}
+
+    async def find(lora: RequestedLora, tenant: str) -> Path:
+        return by_digest[lora.digest]
+
+    engine = DiffusersEngine(pipelines, find)
+    fields = request(pipelines.spec, "text-to-image")
+    images = [await generated(engine, fields, entry(path)) for path in by_digest.values()]
+    engine.close()
+    pipelines.default.unload_lora_weights()
+    assert np.array_equal(*images)
+    assert not np.array_equal(images[0], called(pipelines.default, fields))
 
 
 async def test_scales_change_between_steps(
