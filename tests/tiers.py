@@ -269,7 +269,6 @@ ALONE: Mapping[str, tuple[str, ...]] = {}
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "demo": tuple(f"e2e/test_{name}.py" for name in ("demo", "endpoint_edits")),
     "standins": (
         "e2e/test_operator_page.py",
         "e2e/test_reference_page.py",

@@ -117,9 +117,9 @@ class Demo(System):
     command = (sys.executable, "-P", "-m", "deploy.local.demo")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """Demo shared by all modules of the group `demo`; it must exit with code 0."""
+    """Demo of a module; it must exit with code 0."""
     running = Demo(tmp_path_factory.mktemp("demo"), XLA_FLAGS=coarse.FLAGS)
     try:
         yield running
