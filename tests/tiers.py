@@ -272,7 +272,6 @@ ALONE: Mapping[str, tuple[str, ...]] = {}
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "demo": tuple(f"e2e/test_{name}.py" for name in ("demo", "endpoint_edits", "endpoints")),
     "standins": (
         "e2e/test_operator_page.py",
         "e2e/test_reference_page.py",
@@ -284,7 +283,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "system": tuple(
         f"e2e/test_{name}.py"
         for name in (
-            *("request_kinds", "videos", "control_video", "controls"),
+            *("request_kinds", "endpoints", "videos", "control_video", "controls"),
             *("reproducibility", "loras", "mesh"),
             *("playground", "references", "safety", "single_file"),
         )

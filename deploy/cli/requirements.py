@@ -1,7 +1,10 @@
-"""Check of the packages that workers need, which front-end images lack."""
+"""Packages that workers need, and imports of processes that last."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from service.settings.installation import PREFIX, how_to_install
@@ -23,3 +26,18 @@ def check_pools() -> None:
             f"pools need {missing[0]}, which is not installed: {how_to_install('cpu')}"
             " (or [cuda], [tpu]), or take a worker's image"
         )
+
+
+@contextmanager
+def lasting_objects() -> Iterator[None]:
+    """Collect no garbage within the block, and none of its objects later.
+
+    Otherwise, Python scans all imported objects several times during the imports, and again while
+    a worker traces programs.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

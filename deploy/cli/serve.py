@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from deploy.cli.options import Commands, add_address, add_settings, settings_of
+from deploy.cli.requirements import lasting_objects
 
 
 def add(commands: Commands) -> None:
@@ -18,9 +19,10 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `atelier serve`: one front end, until a signal stops it."""
-    from service.jobs.storage.private_folders import be_private
-    from service.server import serve
-    from service.tracing.log_format import log_to_stderr
+    with lasting_objects():
+        from service.jobs.storage.private_folders import be_private
+        from service.server import serve
+        from service.tracing.log_format import log_to_stderr
 
     be_private()
     settings = settings_of(args)

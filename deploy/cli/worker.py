@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from deploy.cli.options import Commands, add_settings, count, devices, settings_of, without_none
-from deploy.cli.requirements import check_pools
+from deploy.cli.requirements import check_pools, lasting_objects
 
 
 def add(commands: Commands) -> None:
@@ -45,10 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from workers.multihost.exits import exit_on_sigterm
 
     exit_on_sigterm()
-    from service.jobs.storage.private_folders import be_private
-    from service.tracing.log_context import set_process_fields
-    from service.tracing.log_format import log_to_stderr
-    from workers.pool.process import run_pool
+    with lasting_objects():
+        from service.jobs.storage.private_folders import be_private
+        from service.tracing.log_context import set_process_fields
+        from service.tracing.log_format import log_to_stderr
+        from workers.pool.process import run_pool
 
     be_private()
     hosts = without_none(

@@ -102,30 +102,30 @@ def system(
     running.close()
 
 
+@pytest.fixture(scope="session")
+def http(system: System) -> Iterator[httpx.Client]:
+    """HTTP client of `system`."""
+    from tests.e2e.endpoints import END_S  # imports other clients' libraries
+
+    with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as http:
+        yield http
+
+
 class Demo(System):
     """`make demo` after the installation."""
 
     command = (sys.executable, "-P", "-m", "deploy.local.demo")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """Demo shared by all modules of the group `demo`; it must exit with code 0."""
+    """Demo of a module; it must exit with code 0."""
     running = Demo(tmp_path_factory.mktemp("demo"), XLA_FLAGS=coarse.FLAGS)
     try:
         yield running
     finally:
         running.close()
     assert running.process.returncode == 0, "\n".join(running.lines)
-
-
-@pytest.fixture(scope="session")
-def http(demo: Demo) -> Iterator[httpx.Client]:
-    """HTTP client for the demo's models."""
-    from tests.e2e.endpoints import END_S  # imports other clients' libraries
-
-    with httpx.Client(base_url=demo.url, timeout=END_S, trust_env=False) as http:
-        yield http
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,9 @@ limit, and runs the documents' examples."""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,8 @@ from tests.e2e.system import children
 
 pytestmark = pytest.mark.timeout(900)  # seconds, for the demo's start
 
+END_S = 300
+"""Time-out of a job on a busy machine."""
 MOST_MIB = 4096
 """MiB for the front end, Redis and one pool of each demo model together."""
 
@@ -66,6 +71,25 @@ def test_every_example_works(demo: Demo, tmp_path: Path) -> None:
         else:
             assert re.search("succeeded|queued|paused|accepted", printed), f"{code}\n{printed}"
     assert pages == set(PAGES)
+
+
+def test_stream_of_a_fast_job_has_previews(demo: Demo) -> None:
+    """The stream takes less time than the pool's `preview_every_s`."""
+    body = {
+        "model": "sdxl-demo",
+        "prompt": "a red circle on a blue background",
+        "stream": True,
+        "partial_images": 1,
+        "num_inference_steps": 50,
+    }
+    answer = httpx.post(
+        f"{demo.url}/v1/images/generations", json=body, timeout=END_S, trust_env=False
+    )
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
+    partial, last = (json.loads(line.removeprefix("data: ")) for line in lines)
+    assert partial["type"] == "image_generation.partial_image"
+    assert Image.open(io.BytesIO(base64.b64decode(partial["b64_json"]))).format == "WEBP"
+    assert last["type"] == "image_generation.completed"
 
 
 def check(file: Path) -> None:

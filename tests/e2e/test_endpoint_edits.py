@@ -7,7 +7,7 @@ import base64
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -15,7 +15,9 @@ import pytest
 from PIL import Image, ImageDraw
 from replicate.client import Client as Replicate
 
+from tests.e2e.conftest import Demo
 from tests.e2e.endpoints import (
+    END_S,
     EndpointCall,
     call_tool,
     default_guidance,
@@ -34,6 +36,12 @@ MODEL, PROMPT, SIDE = "sdxl-demo", "a yellow star on a blue background", 64
 DRAWN = {"num_inference_steps": 4, "seed": 11, "strength": 0.6}
 SIZE = {"width": SIDE, "height": SIDE}
 BODY = {"model": MODEL, "prompt": PROMPT, **SIZE, **DRAWN}
+
+
+@pytest.fixture(scope="module")
+def http(demo: Demo) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=demo.url, timeout=END_S, trust_env=False) as client:
+        yield client
 
 
 def picture() -> Image.Image:

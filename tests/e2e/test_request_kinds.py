@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 BODY = {"model": "tiny", "prompt": "a red circle", "width": 64, "height": 48, "seed": 7}
 BODY |= {"num_inference_steps": 3}
-
-
-@pytest.fixture(scope="module")
-def http(system: System) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as client:
-        yield client
 
 
 def pixels(data: bytes) -> bytes:

@@ -59,7 +59,7 @@ def test_each_test_is_in_one_group() -> None:
     files = [
         tiers.ROOT / name for name in ("families/test_batch_invariance.py", "service/test_keys.py")
     ]
-    shared = [tiers.ROOT / file for file in tiers.GROUPS["demo"]]
+    shared = [tiers.ROOT / file for file in tiers.GROUPS["wheel"]]
     groups = in_groups([*files, *shared])
     for name in ("test_it[bfloat16-flux2]", "test_it"):
         assert [group.has(name) for group in groups if len(group.files) == 1].count(True) == 2
