@@ -261,8 +261,8 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
 COMPUTING = ("families", "models", "parallel", "parity", "workers")
 """Folders whose tests compute in their own process, rather than wait for others."""
 NETWORKS = ("parity",)
-"""Those of them in which the gate checks the shapes of networks, which whole models pass through
-there; `make test-all` checks them in all."""
+"""Computing folders in which the gate also checks the shapes of networks, because whole models run
+there. `make test-all` checks shapes in all computing folders."""
 
 ALONE: Mapping[str, tuple[str, ...]] = {}
 """Tests that run after all others, one at a time, by file below `tests`; empty: all tests in it."""

@@ -178,7 +178,7 @@ def differences(counted: Mapping[str, Counts]) -> list[str]:
 
 
 def size_of(minutes: float) -> Size:
-    """Acts and orders of a run of some minutes, which spares front ends."""
+    """Actions and orders of a run of some minutes, which spares front ends."""
     span_s = 60 * minutes
     acts, orders = round(span_s / ACT_EVERY_S), round(span_s / (SPARING * ORDER_EVERY_S))
     return Size(span_s, acts, orders, FRONTS)

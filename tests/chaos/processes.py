@@ -66,7 +66,7 @@ class Process:
         self._act: tuple[Kind, float] | None = None
         self._is_wanted = True
         self.turn = asyncio.Lock()
-        """Held while an act affects the process, so that acts do not overlap."""
+        """Held while an action affects the process, so that actions do not overlap."""
 
     @property
     def log(self) -> Path:

@@ -44,7 +44,7 @@ NEVER = 1000
 LEDGER_EVERY_S = 5.0
 """Period of the ledger's files; short, for many files per run."""
 DEPOSIT_S = 20.0
-"""Longer than a POST whose client stays connected."""
+"""Lifetime of input files of unsubmitted jobs; longer than a POST whose client stays connected."""
 START_S = 150.0
 """Time for JAX, checkpoint and programs of several processes on a busy machine with two cores."""
 MODEL_OF = dict(zip(POOLS, (PICTURES, PICTURES, PICTURES, CLIPS), strict=True))
@@ -195,7 +195,7 @@ class System:
         return sum(log.count(words) for log in logs)
 
     def close(self) -> None:
-        """End the remaining processes, whatever their state."""
+        """End the remaining processes, regardless of their state."""
         for keeper in self._keepers:
             keeper.cancel()
         for process in self.processes.values():

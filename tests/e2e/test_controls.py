@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 ENTRY = EVERY["sdxl-controlnet"]
 MOST_LEVELS = 2
 SHOWS = 1.0
-"""Least mean change of an image by controls, in levels."""
+"""Minimum mean difference, in levels of 255, that controls must cause in an image."""
 REQUEST = {**ENTRY.request, "height": 56}
 BODY = {name: value for name, value in REQUEST.items() if name != "control"}
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 ENTRY = EVERY["flux2-edit"]
 MOST_LEVELS = 2
 SHOWS = 1.0
-"""Least mean change of an image by a reference, in levels."""
+"""Minimum mean difference, in levels of 255, that a reference must cause in an image."""
 IMAGE, FURTHER = (base64.b64encode(file).decode() for file in ENTRY.images.values())
 
 

@@ -131,7 +131,8 @@ async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> l
 async def test_batching_changes_no_bit(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """Engines of four slots and of one run one row at a time; the first reuses encoded prompts.
+    """Images are the same in a batch of an engine of four slots and alone in an engine of one,
+    although only the first engine reuses encoded prompts.
 
     Images resume in the other engine, too.
     """
@@ -161,7 +162,8 @@ def reused_prompts(pipeline: Pipeline) -> float:
 async def test_padded_batch_is_equal_at_every_position(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """Each row's step runs at each place, with others and with copies of itself.
+    """Each row's step has the same bits at each position of a padded batch, with other rows and
+    with copies of itself.
 
     Whole images are compared, too.
     """

@@ -31,7 +31,7 @@ from workers.programs.second_pass import image_file
 
 Fields = dict[str, Any]
 FIRST, SECOND = 4, 5
-"""Steps of the passes, of the second pass before `strength`."""
+"""Steps of the first pass, and of the second pass before `strength` shortens it."""
 
 
 WITHOUT = frozenset(name for name, entry in EVERY.items() if not entry.has_strength)
@@ -88,7 +88,8 @@ async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, byt
 
 
 async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
-    """Images are the same together, alone and from a snapshot in either pass, by each upscaler.
+    """Images are the same in a batch, alone, and resumed from a snapshot in either pass, with each
+    upscaler.
 
     An unfit snapshot of the second pass is ignored.
     """

@@ -1,4 +1,4 @@
-"""Upscalers with every family: images are upscaled, whatever runs in the same batch."""
+"""Upscalers with every family: images are upscaled, regardless of the rest of the batch."""
 
 from __future__ import annotations
 

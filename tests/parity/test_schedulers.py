@@ -302,8 +302,8 @@ def sensible(options: Mapping[str, Any]) -> bool:
 
 
 def tolerance(case: Case) -> float:
-    """Tolerance of float32: a step from a high to a low sigma cancels, and more so the longer it
-    is.
+    """Tolerance of float32. A step from a high to a low sigma cancels digits, the more the longer
+    it is.
 
     The last bit of the tables' square roots differs between machines, in torch too.
     """
@@ -537,7 +537,7 @@ def test_wrong_history_and_late_sigmas_exceed_the_tolerance(name: str, what: str
 def test_zero_snr_is_torchs_table_but_for_its_square_roots(
     monkeypatch: pytest.MonkeyPatch, betas: dict[str, Any]
 ) -> None:
-    """Torch with AVX-512 rounds one of five roots to the neighbour of the nearest number.
+    """Torch with AVX-512 rounds one of five roots to a neighbour of the nearest number.
 
     Differences of two roots magnify this error. Atelier's roots follow IEEE 754 on every machine.
     """

@@ -68,7 +68,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 IMAGE = Tiling(32, 24)
 SIDES = (14, 11)
-"""Sides in latents: two rows of whole tiles and one within the last tile; columns with a rest."""
+"""Sides in latents: rows make two whole tiles and one within the last tile; columns end in a
+partial tile."""
 
 
 def test_decoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
@@ -99,9 +100,8 @@ CLIPS = {"wan-2.1": Tiling(16, 12), "time first": Tiling(24, 12)}
 
 
 def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int]]:
-    """Atelier's and diffusers' tiled autoencoders, and latents' sides of two whole tiles and a
-    rest.
-    """
+    """Atelier's and diffusers' tiled autoencoders, and sides of latents that make two whole tiles
+    and a partial one."""
     original = videos.random_model(videos.VARIANTS[name])
     network, tiling = videos.converted(original, folder), CLIPS[name]
     original.spatial_compression_ratio = network.config.downsampling

@@ -244,7 +244,7 @@ class Price(Part):
     """Price of a chip per hour, with its share of the machine."""
 
     standard: float | None = Field(None, gt=0)
-    """Price on machines that are not spot ones."""
+    """Price on machines other than spot machines."""
     spot: float | None = Field(None, gt=0)
     """Price on spot machines."""
 
@@ -335,7 +335,7 @@ class Values(Part):
 
     @property
     def chip_prices(self) -> dict[tuple[str, bool], float]:
-        """Price per hour by chip, and by whether its machine is a spot one."""
+        """Price per hour by chip, and by whether the machine is a spot machine."""
         by_kind = {(chip, True): price.spot for chip, price in self.prices.items()}
         by_kind |= {(chip, False): price.standard for chip, price in self.prices.items()}
         return {machine: price for machine, price in by_kind.items() if price is not None}

@@ -106,7 +106,8 @@ def ask(args: argparse.Namespace, model: str) -> EngineCase:
 
 
 def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sides:
-    """Return one turn of each side. Args: folder: of the configs; made: for files of both sides."""
+    """Return the functions that run one turn of each side. Args: folder: of the configs; made: for
+    files of both sides."""
     sizes = [
         word
         for name in SIZES

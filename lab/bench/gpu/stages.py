@@ -30,7 +30,7 @@ class Stage:
     limit_s: float
     """Time limit; results written until then count."""
     least_s: float
-    """Least remaining time to start."""
+    """Minimum remaining time to start."""
     reads: str = ""
     """Stage whose result it reuses, by the option `--ours`, if there is one; empty: none."""
 

@@ -1,4 +1,4 @@
-"""The shipped ControlNet places objects where the outline has them, in our engine and in
+"""The shipped ControlNet places objects where the outline has them, in Atelier's engine and in
 diffusers."""
 
 from __future__ import annotations

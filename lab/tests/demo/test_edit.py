@@ -36,7 +36,7 @@ BASE, FILE = HERE / "flux", HERE / "edits" / "flux.safetensors"
 MAX_BYTES = 800_000
 EDITS, SEED = 24, 43
 BAR, WITHOUT_MOST = 0.7, 0.25
-"""Least share of color edits that are correct and in place (29 of 34 measured), and largest share
+"""Minimum share of color edits that are correct and in place (29 of 34 measured), and maximum share
 without the adapter (2 of 24 measured)."""
 DIFFUSERS_LEVELS = 2
 """Largest difference of a pixel from diffusers', in levels."""

@@ -63,13 +63,14 @@ def test_attention_fills_the_matrix_units(name: str, step: Callable[[str], Step]
 
 @pytest.mark.parametrize("name", ["flux-tensor", "flux-context"])
 def test_a_step_of_flux_on_four_chips(name: str, step: Callable[[str], Step]) -> None:
-    """Excludes collectives."""
+    """Step of Flux on four chips, by the compiler's schedule, without collectives."""
     assert sorted(part.runs for part in step(name).parts) == [1, 19, 38]
     assert step(name).xla_s + step(name).attention_s < STEP_S
 
 
 def test_a_step_of_sdxl_on_one_chip(step: Callable[[str], Step]) -> None:
-    """Includes attention, whose heads of 64 leave most of the matrix units empty."""
+    """Step of SDXL on one chip, by the compiler's schedule, with attention, whose heads of 64 leave
+    most of the matrix units empty."""
     step_of_sdxl = step("sdxl")
     assert SDXL_PEAK_S < step_of_sdxl.xla_s + step_of_sdxl.attention_s < SDXL_STEP_S
 

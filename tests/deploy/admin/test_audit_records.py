@@ -60,7 +60,7 @@ class Commands:
         return record
 
     def left(self) -> list[AuditRecord]:
-        """Return the final record of each act, oldest first; each needs an earlier "begun"
+        """Return the final record of each action, oldest first; each needs an earlier "begun"
         record."""
         records = asyncio.run(self._left())
         begun = {record.id for record in records if record.outcome == "begun"}
@@ -254,7 +254,7 @@ async def test_command_on_another_machine_is_audited_centrally(
 def test_embedded_redis_stores_audit_records_for_the_next_server(
     capsys: Capsys, tmp_path: Path
 ) -> None:
-    """An act of `atelier keys` before the first `atelier up` is stored for the next server."""
+    """An action of `atelier keys` before the first `atelier up` is stored for the next server."""
     assert atelier.main(["keys", "create", "--tenant", "acme", "--state", str(tmp_path)]) == 0
     with embedded(tmp_path) as url:
         (act,) = Commands(capsys, url, tmp_path).left()

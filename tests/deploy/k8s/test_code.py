@@ -103,7 +103,7 @@ def test_front_ends_know_neither_models_nor_pools(objects: tuple[Object, ...]) -
 
 
 def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
-    """Another test covers misspelt settings, which stop a start; a misspelt HOME would be
+    """Another test covers misspelt settings, which prevent a start; a misspelt HOME would be
     ignored."""
     maps = [
         item["data"]

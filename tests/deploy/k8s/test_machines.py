@@ -56,7 +56,7 @@ MACHINES = {
 DEVICES = {"gke-tpu-7x": 2}
 """JAX devices per chip, if not 1."""
 TO_PODS = 0.9
-"""Least share of a machine's processors and memory that pods get; the system and daemons use the
+"""Minimum share of a machine's processors and memory that pods get; the system and daemons use the
 rest."""
 GIB = 2**30
 
@@ -183,7 +183,8 @@ processors; of ct6e-standard-1t, 176 of the list and not 448 GB.
     [(chip, topology) for chip, sizes in machines.MACHINES.items() for topology in sizes],
 )
 def test_pods_of_every_chip_and_topology_fit_on_their_machine(chip: str, topology: str) -> None:
-    """Including the cache of the weights, which is the sidecar's memory."""
+    """The requests of pods, including the sidecar's cache of weights, fit on their machine for
+    every chip and topology."""
     machine = machines.MACHINES[chip][topology]
     vcpus, memory_gb = TYPES[machine.type]
     pods = machine.machine_chips // machine.chips

@@ -189,7 +189,8 @@ def test_sentinels_are_reached_and_reach_each_other(
 def test_an_external_redis_is_reached_at_any_port_of_its_network(
     variants: dict[str, tuple[Object, ...]],
 ) -> None:
-    """Its Sentinels have ports of their own."""
+    """The Sentinels of an external Redis have other ports, so the policy allows every port of its
+    network."""
     external, memorystore = flows(variants["redis-external"]), flows(variants["memorystore"])
     assert external - memorystore == {
         (component, "out", "REDIS_NETWORK", 0) for component in ("frontend", "pool")

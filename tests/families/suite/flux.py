@@ -106,7 +106,7 @@ def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 
 
 def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request with diffusers' two pipelines. Each scale is both scales of the first."""
+    """Generate a request with diffusers' two pipelines. Each scale is both scales of the first."""
     from diffusers import FluxPipeline, FluxPriorReduxPipeline
 
     flux = FluxPipeline.from_pretrained(folder)

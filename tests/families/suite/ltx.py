@@ -61,7 +61,7 @@ ltx = partial(
 
 
 def _drawn(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with diffusers."""
+    """Generate a request with diffusers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by diffusers itself
         return drawn_by_diffusers(

@@ -44,7 +44,7 @@ def _edit_plus(folder: Path, **transformer: object) -> Path:
 
 
 def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarray:
-    """Draw an edit with diffusers."""
+    """Generate an edit with diffusers."""
     from tests.parity.tiny_qwenimage import edits
 
     first, *further = (Image.open(io.BytesIO(file)) for file in images)

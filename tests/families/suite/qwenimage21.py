@@ -41,7 +41,7 @@ IMAGES = {
 
 
 def _drawn(folder: Path, request: Fields, images: Mapping[str, bytes] = NO_IMAGES) -> np.ndarray:
-    """Draw a request with diffusers, which has no limit of text."""
+    """Generate a request with diffusers, which does not limit the text's length."""
     from tests.parity.tiny_qwenimage21 import pipeline_of
 
     unlimited = {name: of for name, of in request.items() if name != "max_sequence_length"}

@@ -60,7 +60,7 @@ def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 def _drawn_with_ip_adapter(
     folder: Path, request: Fields, images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Draw a request with diffusers. All image prompts have one scale."""
+    """Generate a request with diffusers. All image prompts have one scale."""
     place = Path(ADAPTER)
 
     def prepared(pipeline: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _drawn_with_ip_adapter(
 
 
 def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray:
-    """Draw a request with diffusers' SDXL from an image, whose size that pipeline keeps."""
+    """Generate a request with diffusers' SDXL from an image, whose size that pipeline keeps."""
     fields = dict(request)
     size = fields.pop("width"), fields.pop("height")
     resized = Image.open(io.BytesIO(image)).resize(size, Image.Resampling.LANCZOS)
@@ -98,7 +98,7 @@ def _refined(
 
 
 def _drawn_by_two(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with diffusers' base and refiner, both with the base's autoencoder."""
+    """Generate a request with diffusers' base and refiner, both with the base's autoencoder."""
     import torch
     from diffusers import StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
 
@@ -153,7 +153,7 @@ def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path
 
 
 def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request with diffusers, with ControlNets that are no unions."""
+    """Generate a request with diffusers, with ControlNets that are not unions."""
     import diffusers
 
     entries = request["control"]

@@ -45,7 +45,7 @@ SCALED: Fields = {"conditioning_scale": [0.8]}
 
 
 def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with `CONTROL`, whose video is shorter: the missing frames are grey."""
+    """Generate a request with `CONTROL`, whose video is shorter: the missing frames are grey."""
     from diffusers.image_processor import VaeImageProcessor
 
     size = request["width"], request["height"]
@@ -75,7 +75,7 @@ CHARACTER: Mapping[str, bytes] = {
 
 
 def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with `CHARACTER`, whose videos run forwards and backwards."""
+    """Generate a request with `CHARACTER`, whose videos run forwards and backwards."""
     frames = request["num_frames"]
     places = [0, 1, 2, 3, 4, 3, 2, 1, 0][:frames]
     videos = {

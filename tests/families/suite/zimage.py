@@ -63,7 +63,7 @@ controlled = partial(with_controls, module="tiny_zimage", nets=CONTROL_NETS)
 
 
 def _drawn_with_control(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with one control with diffusers."""
+    """Generate a request with one control with diffusers."""
     from diffusers import ZImageControlNetModel, ZImageControlNetPipeline
 
     ((entry,), image) = request["control"], io.BytesIO(CONTROL_IMAGES["control.0.image"])

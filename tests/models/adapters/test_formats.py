@@ -227,7 +227,8 @@ def test_alphas_of_metadata_scale_each_layer(
 
 
 def test_config_without_networks_scales_each_layer(tmp_path: Path) -> None:
-    """As diffusers' `save_lora_adapter` of a single network writes it."""
+    """A file without networks in its config, as diffusers' `save_lora_adapter` writes for a single
+    network, scales each layer."""
     config = {"lora_alpha": 8, "alpha_pattern": {"ff.net.2": 1}, "r": 2, "peft_type": "LORA"}
     arrays = {key.removeprefix("transformer."): array for key, array in sound().items()}
     file = write(tmp_path / "a.safetensors", arrays, {METADATA: json.dumps(config)})
@@ -279,7 +280,7 @@ def test_a_copy_for_an_upload_has_the_config_of_its_folder(tmp_path: Path) -> No
     ],
 )
 def test_names_of_wrappers_in_keys_are_left_out(old: str, new: str, tmp_path: Path) -> None:
-    """PEFT's adapter names, `torch.compile`, data parallelism and others add them."""
+    """Prefixes of keys that PEFT, `torch.compile`, data parallelism and others add are removed."""
     plain, wrapped = (
         read(write(tmp_path / f"{number}.safetensors", arrays), published("flux"))
         for number, arrays in enumerate((sound(), renamed(old, new)(sound())))

@@ -86,7 +86,7 @@ def test_queries_keys_and_values_follow_each_other_in_a_fused_layer() -> None:
     ],
 )
 def test_projections_that_diffusers_fuses(model: str, joined: str, same: str) -> None:
-    """As adapters of networks after `fuse_qkv_projections` name them."""
+    """Layer names in adapters of networks after `fuse_qkv_projections`."""
     match, expected = published(model).find(joined), published(model).find(same)
     assert match is not None and expected is not None
     assert [*match.layers.items()] == [*expected.layers.items()]

@@ -246,7 +246,8 @@ def test_a_wrong_value_in_a_schedulers_config_is_named(key: str, value: float) -
 
 
 class TestLinkedFolders:
-    """As in a cache whose parts are links, or a checkpoint with a part of another."""
+    """Checkpoint folders with links: a cache whose parts are links, or a checkpoint with a part of
+    another."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:

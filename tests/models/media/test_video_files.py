@@ -79,7 +79,8 @@ def test_an_alpha_channel_does_not_evade_the_limit_of_pixels() -> None:
 
 
 def test_a_decoder_that_is_not_listed_is_not_opened() -> None:
-    """FFmpeg logs decoders that it refuses to open while it probes a file."""
+    """FFmpeg logs decoders that it refuses to open while it probes a file; no unlisted decoder is
+    opened."""
     av.logging.set_level(av.logging.ERROR)
     try:
         with av.logging.Capture() as lines, pytest.raises(ImageFileError, match="encoded as mjpeg"):

@@ -147,7 +147,8 @@ def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
 
 
 def test_a_key_that_no_scheduler_has_is_ignored_and_reported() -> None:
-    """As diffusers' from_config does; only when a checkpoint is loaded."""
+    """Unknown keys of a scheduler's config are ignored and reported as by diffusers' from_config,
+    but only when a checkpoint is loaded."""
     config = {**SDXL_BASE, "new_option": 1}
     with collected_notices() as notices:
         assert served_config(config, CLASSES, OPTIONS, None, "") == config

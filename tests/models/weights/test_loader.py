@@ -315,7 +315,7 @@ def test_a_scale_that_does_not_fit_is_refused(tmp_path: Path, shape: tuple[int, 
 
 
 class TestArraysThatAreNoWeights:
-    """Unexpected arrays without effect: passed over with a warning, in the log and for clients."""
+    """Unexpected arrays without effect: skipped with a warning, in the log and for clients."""
 
     @pytest.mark.parametrize(
         ("key", "array"),

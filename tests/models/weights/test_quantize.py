@@ -1,4 +1,4 @@
-"""Weights in 8 bits: rounding during loading, placement, and memory."""
+"""Models with 8-bit weights: rounding during loading, placement, and memory."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def test_every_layout_rounds_and_multiplies_the_same(
 def test_every_layout_multiplies_by_heads_the_same(
     part: ComponentFiles, sizes: dict[str, int]
 ) -> None:
-    """Layers of a stack with their outputs split by heads, and joined again."""
+    """Layers of a stack with outputs that are split by heads and joined again give the same result
+    under every layout."""
     layout, heads = layout_of(sizes), 4
     x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
 

@@ -118,7 +118,7 @@ async def test_loopback_clients_are_operators(http: httpx.AsyncClient) -> None:
 async def test_public_address_without_keys_has_no_operators(
     settings: Settings, queue: Queue, store: Store, redis_url: str, host: str, needs: bool
 ) -> None:
-    """`--no-keys` at an address that others can reach."""
+    """A server with `--no-keys` at an address that others can reach has no operators."""
     app = create_app(with_keys(settings, redis_url, keys=False, host=host), queue, store)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -153,7 +153,8 @@ async def test_jobs_of_all_tenants_without_prompts(admin: httpx.AsyncClient, que
 
 
 async def test_jobs_by_serving_version(http: httpx.AsyncClient, queue: Queue) -> None:
-    """Also after another version has taken a job over."""
+    """Jobs are listed by the version that serves them, also after another version has taken a job
+    over."""
 
     async def listed(**query: str) -> list[tuple[str, str, str]]:
         answer = await http.get("/v1/admin/jobs", params=query)
@@ -255,7 +256,7 @@ async def test_pause_and_resume(
 async def test_absent_pool_or_model_can_be_paused(
     admin: httpx.AsyncClient, queue: Queue, things: str, name: str
 ) -> None:
-    """A pool that is restarting or scaled to zero."""
+    """A pool that is restarting, or a model scaled to zero, can be paused."""
     answer = await admin.post(f"/v1/admin/{things}/{name}/pause", json={})
     kind = things.removesuffix("s")
     assert answer.status_code == 200 and [item["name"] for item in answer.json()["data"]] == [name]

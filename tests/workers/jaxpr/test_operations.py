@@ -77,7 +77,8 @@ def test_flops_are_those_of_the_compiled_program(
 
 
 def test_of_platforms_the_other_ones_count() -> None:
-    """Otherwise TPUs' matrix products for RoPE would count as the network's own."""
+    """Only the default branch of an operation by platform counts; otherwise TPUs' matrix products
+    for RoPE would count as the network's own."""
 
     def by_platform(x: jax.Array) -> jax.Array:
         return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)

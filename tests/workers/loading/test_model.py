@@ -52,7 +52,7 @@ def sketch(model: ModelSettings) -> Sketch:
 def test_loading_warnings_are_in_the_registered_spec(
     flux_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model's own file, and only while it is loaded; `GET /v1/models` lists the warnings."""
+    """The spec lists the warnings of loading the model's own file, which `GET /v1/models` shows."""
     folder = shutil.copytree(flux_folder, tmp_path / "marked")
     file = next((folder / "vae").glob("*.safetensors"))
     save_file(load_file(file) | {"__32x32__": np.zeros(2), "step": np.asarray(7)}, file)

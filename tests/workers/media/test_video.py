@@ -44,7 +44,7 @@ def read(data: bytes) -> tuple[Any, list[Any]]:
 
 
 def as_bt709(frame: Any) -> np.ndarray:
-    """Convert a frame to RGB as BT.709 in limited range, whatever its metadata."""
+    """Convert a frame to RGB as BT.709 in limited range, regardless of its metadata."""
     return frame.reformat(
         format="rgb24",
         src_colorspace=Colorspace.ITU709,

@@ -352,7 +352,7 @@ async def test_lost_process_fails_waiting_jobs(
 async def test_an_error_of_a_program_ends_the_slice(
     engine: Engine, group: Followers, other: Other
 ) -> None:
-    """The program may have failed only here, and the other processes would wait in it for ever."""
+    """The program may have failed only here, and the other processes would wait in it forever."""
     with pytest.raises(EngineFailed, match="RESOURCE_EXHAUSTED"):
         await make(engine, phase="hopeless")
     assert isinstance(engine.failure.result(), EngineFailed)

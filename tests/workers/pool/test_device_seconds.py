@@ -33,7 +33,7 @@ LIMITS = TenantSettings(device_seconds_per_hour=1e6)
 WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
 LEAST_READING_S = 0.05
-"""Least time of a process that starts, decodes three frames and scales them."""
+"""Minimum time of a process that starts, decodes three frames and scales them."""
 READING_S = 0.2
 ROUNDED_S = 1e-5
 """Rounding of a few amounts in millionths."""

@@ -1,4 +1,4 @@
-"""Equal jobs at the same time: drawn once if possible, each with its own files."""
+"""Equal jobs at the same time: generated once if possible, each with its own files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two models by turns on the same devices: which model is next, and what happens to running
+"""Two models that take turns on the same devices: which model is next, and what happens to running
 jobs."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def by_turns(
     names: Sequence[str] = NAMES,
     **settings: Any,
 ) -> AsyncIterator[dict[str, Worker]]:
-    """Yield the ready workers of a pool of toy models."""
+    """Yield the ready workers of a pool of toy models that take turns."""
     time_sharing, workers = TimeSharedModels(turn_s, is_single=len(names) == 1), dict[str, Worker]()
     defaults = {"slots": 2, "preview_every_s": 0, "quantum_s": 0.2, "snapshot_share": 0.5}
     for name in names:

@@ -1,4 +1,4 @@
-"""Process that serves models of two families by turns: their images, and a kill during a swap."""
+"""Process that serves models of two families in turn: their images, and a kill during a swap."""
 
 from __future__ import annotations
 

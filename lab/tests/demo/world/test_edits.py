@@ -13,7 +13,7 @@ ONE = Scene.parse("a small red circle on the left of a blue background")
 TWO = Scene.parse("a red circle above a green cross on a black background")
 ALIKE = Scene.parse("a red circle above a green circle on a black background")
 RECOLOURED = 0.9
-"""Least overlap of recolored objects; pixels at their edges belong to neither."""
+"""Minimum overlap of recolored objects; pixels at their edges belong to neither."""
 
 
 def test_an_edit_says_what_it_changes() -> None:

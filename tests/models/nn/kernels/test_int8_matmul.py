@@ -168,7 +168,8 @@ LAYERS: dict[str, Any] = {
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"tensor": 2}, {"fsdp": 2}])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
-    """Near qwix's result on one device; only the kernel multiplies 8-bit numbers."""
+    """Under every layout, products are close to qwix's on one device; only the kernel multiplies
+    8-bit numbers."""
     axes, call = LAYERS[name]
     layer = layer_of(512, 512, axes)
     x = normal(2, 40, 512)[None].repeat(2, axis=0)

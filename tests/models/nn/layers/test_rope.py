@@ -51,7 +51,8 @@ def test_a_grid_has_its_positions_angles(ids: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=str)
 def test_a_product_finds_the_same_partners(dtype: DTypeLike, x: jax.Array) -> None:
-    """Exactly equal values; TPUs use the product instead."""
+    """A product with a permutation, which TPUs use, gives exactly the partners that indexing
+    gives."""
     x = x.astype(dtype)
     partners = partners_by_product(x)
     assert partners.dtype == jnp.float32
