@@ -250,7 +250,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("models.interface.pipeline", "from service.settings import Settings"),
     ],
 )
-def test_a_breach_is_found(module: str, source: str) -> None:
+def test_violation_is_detected(module: str, source: str) -> None:
     assert len(breaches(module, source)) == 1
 
 

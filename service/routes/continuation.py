@@ -12,7 +12,7 @@ from service.front_end.front_end import Front, KeyId, Tenant
 from service.http.body import read_json
 from service.http.inflight_limits import Hold
 from service.routes.documented_responses import CONTINUE
-from service.routes.generate import Parse, Wanted, serve
+from service.routes.generate import Parse, ReadRequest, serve
 from service.routes.jobs import JobId
 from service.schemas.request import ContinueRequest
 
@@ -30,7 +30,7 @@ async def continue_job(
     that no other request generates. The response is that of `POST /v1/generate`.
     """
 
-    async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
+    async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> ReadRequest:
         audition, limit = await front.job(job_id, tenant), front.settings.limits.max_body_bytes
         body = await read_json(request, limit, hold, partial(parse_as, ContinueRequest))
         return await continuation_request(front, audition, body, parsed, hold, media_types)

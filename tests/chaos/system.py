@@ -30,7 +30,7 @@ from service.settings.usage import UsageSettings
 from tests import coarse
 from tests.chaos import checkpoints
 from tests.chaos.history import History
-from tests.chaos.orders import CLIPS, MOST_STEPS, PICTURES, TENANTS
+from tests.chaos.orders import CLIPS, MAX_STEPS, PICTURES, TENANTS
 from tests.chaos.plan import FRONTS, LEASE_S, POOLS
 from tests.chaos.processes import MARK, Process, until
 from tests.chaos.server import Server
@@ -66,7 +66,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
         compile_cache=os.environ.get("TESTS_COMPILED") or None,
         redis=RedisSettings(url=url),
         server=ServerSettings(port=0, keys=True),
-        limits=LimitSettings(max_steps=MOST_STEPS),
+        limits=LimitSettings(max_steps=MAX_STEPS),
         queue=QueueSettings(
             lease_s=pace.lease_s,
             reap_every_s=pace.reap_every_s,

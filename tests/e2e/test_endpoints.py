@@ -227,7 +227,9 @@ def test_stream_of_a_fast_job_has_previews(http: httpx.Client) -> None:
     assert last.type == "image_generation.completed"
 
 
-def test_a_link_from_a_real_system_is_whole(http: httpx.Client, image: tuple[bytes, str]) -> None:
+def test_links_of_a_real_system_have_full_urls(
+    http: httpx.Client, image: tuple[bytes, str]
+) -> None:
     assert images_by_link(http) == image[0]
 
 

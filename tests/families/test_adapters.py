@@ -49,7 +49,7 @@ PAIRS = 5
 OF_ONE_PAGE = ("lokr", "loha")
 """Other kinds of adapters with as many pages as a LoRA."""
 EXACT = "float32"
-MOST_LEVELS, LEAST_DB = 2, 60.0
+MAX_LEVELS, MIN_DB = 2, 60.0
 """Tolerance for sums in another order: levels of 255, PSNR in dB."""
 LATENTS = 1e-4
 """Relative tolerance of the last step: W x + B A x sums in another order than (W + B A) x."""
@@ -133,7 +133,9 @@ def load(family: str, folder: Path, adapters: Path, dtype: str) -> Model:
     if family == "wan":
         loras.make("low noise", 16, expert="low")
     return Model(
-        plain, loras, {**EVERY[family].least_request, "num_inference_steps": STEPS.get(family, 3)}
+        plain,
+        loras,
+        {**EVERY[family].smallest_request, "num_inference_steps": STEPS.get(family, 3)},
     )
 
 
@@ -312,8 +314,8 @@ def assert_alike(actual: RowOutput, expected: RowOutput) -> None:
     (latents, pixels), (expected_latents, expected_pixels) = values(actual), values(expected)
     gap = np.abs(latents - expected_latents).max() / np.abs(expected_latents).max()
     assert gap < LATENTS, f"{gap:.1e}"
-    assert np.abs(pixels.astype(int) - expected_pixels).max() <= MOST_LEVELS
-    assert psnr_db(actual, expected) >= LEAST_DB
+    assert np.abs(pixels.astype(int) - expected_pixels).max() <= MAX_LEVELS
+    assert psnr_db(actual, expected) >= MIN_DB
 
 
 async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: Layout) -> None:

@@ -60,7 +60,7 @@ families whose schedules allow it."""
 def test_drafts_continue_with_more_steps_if_the_schedule_allows(family: str, folder: Path) -> None:
     pipeline = loaded(family, folder, "float32")
     few, more, position, fields = MORE_STEPS.get(family, (STEPS, 2 * STEPS, 0, {}))
-    request = {**pipeline.spec.defaults, **EVERY[family].least_request, "seed": 1, **fields}
+    request = {**pipeline.spec.defaults, **EVERY[family].smallest_request, "seed": 1, **fields}
     draft, longer = (
         pipeline.prepare({**request, "num_inference_steps": steps}, EVERY[family].images).steps
         for steps in (few, more)
@@ -73,7 +73,7 @@ def test_drafts_continue_with_more_steps_if_the_schedule_allows(family: str, fol
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> dict[str, Any]:
-    request = {**engine.pipeline.spec.defaults, **EVERY[family].least_request}
+    request = {**engine.pipeline.spec.defaults, **EVERY[family].smallest_request}
     return {**request, "num_inference_steps": STEPS, "seed": 1, "num_images": 1, **more}
 
 

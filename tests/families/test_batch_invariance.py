@@ -79,7 +79,7 @@ def mixed(family: str) -> list[Fields]:
     Two have weighted prompts, which share batches with plain prompts.
     """
     entry = EVERY[family]
-    base, turns, scale = entry.least_request, entry.batch_variants, entry.scale
+    base, turns, scale = entry.smallest_request, entry.batch_variants, entry.scale
     caches = (
         "planned" if entry.step_plans else "exact",
         "cached" if entry.step_caches else "exact",
@@ -200,7 +200,7 @@ async def test_fast_batching_reports_its_actual_difference(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The reported levels are the difference between the images of its batch sizes."""
-    request = SUITE["flux"].least_request
+    request = SUITE["flux"].smallest_request
     folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
     flux = registry.load("flux", str(folder), "bfloat16", {})
     kept = MemoryCache()

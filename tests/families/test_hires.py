@@ -59,7 +59,7 @@ async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Eng
 
 
 def plain(family: str, engine: Engine) -> Fields:
-    request = {**EVERY[family].least_request, "seed": 1, "num_inference_steps": FIRST}
+    request = {**EVERY[family].smallest_request, "seed": 1, "num_inference_steps": FIRST}
     noisy = "euler_ancestral"  # adds noise at each step, where the family has it
     if noisy in engine.pipeline.spec.schedulers:
         request["scheduler"] = {"name": noisy}
@@ -142,8 +142,8 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
     broken = replace(
         snapshots[max(snapshots)], leaves={"['latents']": np.zeros((1, 1), np.float32)}
     )
-    anew = await engine.generate(requests[0], images, begin=broken)
-    assert np.array_equal(anew.pixels, pictures[0]), "it begins with its first pass"
+    restarted = await engine.generate(requests[0], images, begin=broken)
+    assert np.array_equal(restarted.pixels, pictures[0]), "it begins with its first pass"
     for at in {1, first, first + 1, steps} & snapshots.keys():
         resumed = await engine.generate(requests[0], images, begin=snapshots[at])
         assert np.array_equal(resumed.pixels, pictures[0]), at

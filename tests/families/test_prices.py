@@ -46,7 +46,7 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
     assert isinstance(pipeline, DenoisingPipeline)
     pixels_of_a_token = []
     for times in (1, 4):
-        fields = {**pipeline.spec.defaults, **entry.least_request}
+        fields = {**pipeline.spec.defaults, **entry.smallest_request}
         fields["width"] *= times
         images = entry.largest_images or entry.images
         tokens = pipeline.plan_request(pipeline.read(fields), images).tokens

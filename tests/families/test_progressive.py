@@ -58,7 +58,7 @@ async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Eng
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> Fields:
-    spec, least = engine.pipeline.spec, EVERY[family].least_request
+    spec, least = engine.pipeline.spec, EVERY[family].smallest_request
     sides = {name: 2 * max(least[name], spec.limits.min_side_px) for name in ("width", "height")}
     request = {**least, **sides, "seed": 1, "num_inference_steps": STEPS, "quality": "grows"}
     noisy = "euler_ancestral"  # adds noise at each step, where the family has it
@@ -163,7 +163,7 @@ def test_progressive_rows_share_programs_with_exact_rows(family: str, engine: En
     assert is_guided in ([True] * 4 + [False] * 2, [False] * STEPS)
 
 
-def test_every_number_of_steps_is_parted(family: str, folder: Path) -> None:
+def test_both_passes_have_the_requested_steps_in_total(family: str, folder: Path) -> None:
     """Both passes together have the requested number of steps, by each model's rounding."""
     spec = loaded(family, folder, "float32", qualities=PRESETS).spec
     for steps in (*range(2, 60), 100, 999):

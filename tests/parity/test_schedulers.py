@@ -488,13 +488,13 @@ WRONG: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("wish", WRONG.values(), ids=WRONG)
-def test_wrong_option_exceeds_the_tolerance(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("chosen", WRONG.values(), ids=WRONG)
+def test_wrong_option_exceeds_the_tolerance(chosen: dict[str, Any]) -> None:
     case = Case("DPMSolverMultistepScheduler", {**SDXL, "timestep_spacing": "linspace"}, 20)
     expected = run_diffusers(case)
     assert expected is not None
     assert distance(run_atelier(case), expected) < 1e-5
-    assert distance(run_atelier(case, for_request(case.config, wish)), expected) > 3e-4
+    assert distance(run_atelier(case, for_request(case.config, chosen)), expected) > 3e-4
 
 
 class SwappedScheduler:

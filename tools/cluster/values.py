@@ -168,9 +168,9 @@ class Model(Part):
                 "of its own"
             )
         drain_s = self.pool_settings.get("drain_s", 0)
-        most_s = SPOT_DRAIN_S if self.on_spot else DRAIN_S
-        if not isinstance(drain_s, int | float) or drain_s > most_s:
-            raise ValueError(f"pool_settings.drain_s: pods have time for at most {most_s} s")
+        max_s = SPOT_DRAIN_S if self.on_spot else DRAIN_S
+        if not isinstance(drain_s, int | float) or drain_s > max_s:
+            raise ValueError(f"pool_settings.drain_s: pods have time for at most {max_s} s")
         if self.objective_s:
             self._check_settings()
         return self

@@ -91,7 +91,7 @@ def summary(record: AuditRecord) -> tuple[str, str, str, str]:
     return record.act, record.target, record.outcome, record.error
 
 
-def test_keys(run: Commands) -> None:
+def test_key_changes_are_recorded(run: Commands) -> None:
     record = run.act("keys", "create", "--tenant", "acme", "--name", "shop", "--reason", "a ticket")
     assert summary(record) == ("create key", "acme", "done", "") and record.reason == "a ticket"
     exported = run("keys", "export")[1]
@@ -174,7 +174,7 @@ def test_every_mutating_command_requires_a_reason(group: str) -> None:
         assert ("--reason" in subparser.format_help()) is (name not in READS), name
 
 
-async def test_a_full_redis_stops_no_act(
+async def test_full_redis_does_not_prevent_actions(
     capsys: Capsys, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     """Revoking a leaked key works when Redis is full; the audit record goes to stderr instead."""

@@ -59,7 +59,7 @@ def pool_paths() -> set[str]:
     return set(re.findall(r'case "(/\w+)"', inspect.getsource(http.Handler.do_GET)))
 
 
-def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
+def test_container_commands_are_valid(objects: tuple[Object, ...]) -> None:
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     parser = atelier.parser()
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):

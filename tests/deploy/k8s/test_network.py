@@ -231,7 +231,7 @@ def test_tracing_is_off_by_default(objects: tuple[Object, ...]) -> None:
         assert settings_of(objects, pods).tracing.endpoint is None
 
 
-def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:
+def test_slice_hosts_connect_on_the_ports_of_the_settings_and_jax() -> None:
     objects = overlay("gke-tpu-multihost")
     for pods in pods_of(objects, "pool"):
         hosts = pool_of(settings_of(objects, pods), pods).hosts

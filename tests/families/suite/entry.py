@@ -33,7 +33,7 @@ class SuiteEntry:
     """Write the smallest checkpoint."""
     request: Fields
     """Guided request for `make`'s checkpoint, whose tokens do not divide by four or eight."""
-    least_request: Fields
+    smallest_request: Fields
     """Complete request for `least`'s checkpoint."""
     reference: Callable[[Path, Fields], np.ndarray]
     """Generate a request with diffusers: uint8, like the output of `Pipeline.decode`."""
@@ -187,7 +187,7 @@ def with_controls(
 
 FEW: Fields = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
 
-LEAST: Fields = {
+SMALLEST: Fields = {
     "prompt": "a red circle",
     "seed": 1,
     "width": 32,
@@ -199,7 +199,7 @@ LEAST: Fields = {
 
 GUIDED: Fields = {**FEW, "width": 48, "height": 80, "guidance_scale": 3.0}
 
-UNSCALED: Fields = {name: value for name, value in LEAST.items() if name != "guidance_scale"}
+UNSCALED: Fields = {name: value for name, value in SMALLEST.items() if name != "guidance_scale"}
 """Request to a family without `guidance_scale`."""
 
 TRUE_CFG: Fields = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}

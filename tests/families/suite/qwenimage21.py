@@ -54,7 +54,7 @@ PLAIN = SuiteEntry(
     make=qwenimage21(transformer=HEADS),
     least=qwenimage21(transformer={"num_layers": 1}),
     request={**FEW, "width": 24, "height": 40, **TRUE_CFG, "max_sequence_length": 150},
-    least_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
+    smallest_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
     reference=_drawn,
     guided=TRUE_CFG,
     unguided={},
@@ -70,7 +70,7 @@ EDIT = replace(
     make=edit(transformer=HEADS),
     least=edit(transformer={"num_layers": 1}),
     request={**FEW, "width": 256, "height": 384, **TRUE_CFG, "max_sequence_length": 150},
-    least_request={
+    smallest_request={
         **UNSCALED,
         **TRUE_CFG,
         "width": 256,

@@ -14,7 +14,7 @@ from tests.models.adapters.published_names import networks, published
 from tests.test_arrows import HEAVY, ROOT
 
 MODELS = ("flux", "sdxl", "wan")
-MOST_BYTES = 24_000
+MAX_BYTES = 24_000
 """Upper limit of the names' text, which every worker registration contains."""
 
 
@@ -31,10 +31,10 @@ def test_every_layer_has_a_name(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_names_are_the_same_after_their_way_through_a_short_text(model: str) -> None:
+def test_name_table_round_trips(model: str) -> None:
     text = packed(published(model))
     assert unpacked(text) == published(model)
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_block_kernels_are_rounded_while_loading(part: ComponentFiles) -> None:
         assert (leaves["blocks.up.eight.scale"] == scale).all()
 
 
-def test_rounding_has_the_last_word_of_no_column(part: ComponentFiles) -> None:
+def test_rounding_error_is_within_half_a_step_of_each_column(part: ComponentFiles) -> None:
     """Each value is reproduced to within half a step of its column's largest value."""
     leaves = arrays(load(network("beside"), part, RENAMES))
     kernel = leaves["blocks.down.kernel"]
@@ -220,7 +220,7 @@ def test_shapes_and_random_weights_have_them_too() -> None:
     assert (random["blocks.up.eight.scale"] == scale).all()
 
 
-def test_floats_of_8_bits_reach_their_largest(part: ComponentFiles) -> None:
+def test_8_bit_floats_use_their_full_range(part: ComponentFiles) -> None:
     module = Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
     leaves = arrays(load(module, part, RENAMES))
     values = leaves["blocks.up.eight.values"]

@@ -136,7 +136,7 @@ async def test_released_claims_do_not_reduce_a_tenants_share(queue: Queue, hasty
     assert_shares(await served(queue, 100), {"unlucky": 1, "lucky": 1})
 
 
-async def test_a_batch_is_shared_too(queue: Queue) -> None:
+async def test_tenants_share_a_batch_in_turn(queue: Queue) -> None:
     """Within one bucket too, tenants take turns in filling a batch, instead of the oldest jobs
     first."""
     await put(queue, "first", 300, cost=1.0)

@@ -79,7 +79,7 @@ async def put(queue: Queue, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), [*ACTS, *READS])
-async def test_only_operators_may(
+async def test_endpoints_require_an_operator_key(
     admin: httpx.AsyncClient, keys: ApiKeys, store: Store, method: str, path: str
 ) -> None:
     _, tenants = await keys.create("acme")
@@ -128,7 +128,7 @@ async def test_public_address_without_keys_has_no_operators(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-async def test_no_form_of_another_page_acts(
+async def test_cross_site_forms_are_rejected(
     http: httpx.AsyncClient, queue: Queue, kind: str
 ) -> None:
     await queue.register("pool-1", SPEC, ready=True)

@@ -157,7 +157,7 @@ async def test_pipeline_rejection_is_an_invalid_request(
         (RuntimeError("shapes differ"), "internal"),
     ],
 )
-async def test_errors_of_torch(
+async def test_torch_errors_have_their_codes(
     engine: DiffusersEngine,
     pipelines: LoadedPipelines,
     monkeypatch: pytest.MonkeyPatch,

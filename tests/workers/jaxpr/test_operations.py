@@ -76,7 +76,7 @@ def test_flops_are_those_of_the_compiled_program(
     assert of(function, *shapes).flops == pytest.approx(counted(function, *shapes), rel=0.05)
 
 
-def test_of_platforms_the_other_ones_count() -> None:
+def test_only_the_default_platform_branch_is_counted() -> None:
     """Only the default branch of an operation by platform counts; otherwise TPUs' matrix products
     for RoPE would count as the network's own."""
 

@@ -378,7 +378,7 @@ def test_a_process_with_other_settings_refuses(
     other.follower.handle(Message("terms", {**ours.as_json(), "drop": []}))
 
 
-def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:
+def test_devices_are_part_of_the_terms(pipeline: ToyPipeline, layout: Layout) -> None:
     second = one_device(jax.devices()[1])
     difference = terms(pipeline, second).difference(terms(pipeline, layout).as_json())
     assert difference == "devices is [1] here and [0] in the first process"

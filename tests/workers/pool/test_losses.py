@@ -37,7 +37,7 @@ def walled(folder: Path) -> tuple[Store, Path]:
     return store, wall
 
 
-async def test_a_suspect_has_the_pool_to_itself(
+async def test_job_of_a_crashed_worker_runs_without_others(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
     """A worker crashed while running this job, so it now runs alone."""
@@ -232,7 +232,7 @@ async def test_store_outage_is_retried(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
-async def test_a_store_may_be_away_for_longer_than_a_moment(
+async def test_outputs_are_held_during_a_store_outage(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,

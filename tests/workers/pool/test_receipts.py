@@ -23,7 +23,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.running_worker import LEASE_S, at_work, has
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.media.psnr import MOST_DB, psnr_db
+from workers.media.psnr import MAX_DB, psnr_db
 from workers.pool import worker
 from workers.pool.process import run_all
 from workers.pool.quality_samples import QualitySamples, ServedOutput
@@ -108,7 +108,7 @@ async def test_psnr_to_the_exact_image_is_exported(
         await until(lambda: not worker.jobs)
     (served_image,), (exact_image,) = await pixels(store, fast), await pixels(store, exact)
     expected_db = psnr_db(served_image, exact_image)
-    assert 10 < expected_db < MOST_DB
+    assert 10 < expected_db < MAX_DB
     count_now, total_now = measured()
     assert (count_now - count, total_now - total) == (1, pytest.approx(expected_db, rel=1e-9))
     assert [now - before for now, before in zip(of_jobs(), jobs, strict=True)] == [2] * len(jobs)

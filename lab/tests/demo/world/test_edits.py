@@ -32,7 +32,7 @@ def test_an_edit_says_what_it_changes() -> None:
     assert "make the circle blue" not in prompts_by_instruction, "it could not be seen"
 
 
-def test_of_two_things_one_is_named() -> None:
+def test_edits_name_one_of_two_objects() -> None:
     prompts_by_instruction = {edit.instruction: edit.after.prompt for edit in edits(TWO)}
     assert (
         prompts_by_instruction["make the cross white"]

@@ -60,7 +60,7 @@ def test_a_product_finds_the_same_partners(dtype: DTypeLike, x: jax.Array) -> No
     np.testing.assert_array_equal(partners[..., 0], x[..., 1].astype(jnp.float32))
 
 
-def test_only_tpus_multiply(ids: np.ndarray, x: jax.Array) -> None:
+def test_only_tpus_use_a_matrix_product(ids: np.ndarray, x: jax.Array) -> None:
     table = RopeTable(*map(jnp.asarray, rope_table(ids, AXES_DIMS)))
     traced = jax.jit(apply_rope).trace(x, table)
     assert "dot_general" in traced.lower(lowering_platforms=("tpu",)).as_text()
