@@ -91,7 +91,7 @@ def test_missing_array_is_named(file: Path) -> None:
 
 def test_grey_images_are_refused(file: Path) -> None:
     grey = np.zeros((1, 8, 3, 3), np.float32)
-    with pytest.raises(CheckpointError, match="draws 1 channels; images have 3"):
+    with pytest.raises(CheckpointError, match="returns 1 channels; images have 3"):
         read_shapes(changed(file, conv_last__weight=grey))
 
 
