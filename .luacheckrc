@@ -3,7 +3,7 @@
 -- configuration reads the names that the shared files define.
 
 local FOLDER = "service/jobs/scripts/"
-local SHARED = {"common", "order", "quota", "ledger", "life", "forget", "next_job"}
+local SHARED = {"common", "order", "quota", "ledger", "transitions", "forget", "next_job"}
 
 std = "lua51"
 max_line_length = 100

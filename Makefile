@@ -1,56 +1,59 @@
-# Everything one can do here. `make demo` and `make test` need nothing but Python and make.
+# Commands for users and developers. `make demo` and `make test` require only Python and make.
 
 PYTHON ?= python3
-# The tests alone need torch; a CPU build does. It comes first, so that nothing larger is fetched.
+# Only tests use torch, and a CPU build is sufficient. It is installed first, so that pip fetches no
+# larger build.
 TORCH ?= torch==2.13.0
-# Further arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
+# Additional arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
 ARGS ?=
 
-# What pools run on: cpu, cuda or tpu.
+# Accelerator of workers: cpu, cuda or tpu.
 ACCELERATOR ?= cpu
 
-# Anything: the newest packages that pyproject.toml allows, instead of those that were tested.
+# Set to any value to install the newest packages that pyproject.toml allows, instead of the tested
+# ones.
 NEWEST ?=
 
-# A part of `make test-all`: SHARD=k/n runs the k-th of n parts.
+# Part of `make test-all` to run: SHARD=k/n is the k-th of n parts.
 SHARD ?= 1/1
 
-# Tests of `make test-newest`: a file that lists them.
+# File that lists the tests of `make test-newest`.
 LIST ?= tests/newest.txt
 
-# Files of a cluster's models.
+# Values files of the overlays to generate.
 VALUES ?= $(wildcard deploy/k8s/values/*.yaml)
 
-# Random histories that `make lives` tries.
+# Number of random histories of `make lives`.
 LIVES ?= 3000
 
-# Files that `make verifications` verifies.
+# Number of files of `make verifications`.
 VERIFICATIONS ?= 1000
 
-# What renders the Kubernetes overlays.
+# Command that renders the Kubernetes overlays.
 KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
-# It pins a hundred packages that are nobody else's business.
+# Environment of checkov, separate because it pins a hundred packages.
 CHECKOV := .venv-checkov
-# Clients that the tests run, and that do not go together with what Atelier needs.
+# Environments of clients that tests run, separate because their requirements conflict with
+# Atelier's.
 LITELLM := .venv-litellm
 AIPERF := .venv-aiperf
-# What renders the chart.
+# Environment of Helm, which renders the chart.
 HELM := .venv-helm
 NODE := tests/clients/node
-# What formats and lints the pages' JavaScript, CSS and HTML.
+# Formatter and linter of the pages' JavaScript, CSS and HTML.
 BIOME := $(NODE)/node_modules/.bin/biome
-# Runs a program with arguments, if it is installed.
+# Run a program with arguments, if it is installed.
 optional = @if command -v $(1) >/dev/null; then set -x; $(1) $(2); else echo "$(1) is not installed: skipped"; fi
 
-# Some machines set it; then each of the many processes would compile its modules for itself.
+# Some machines set this variable; every process would then compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Modules are compiled when they are first imported: most never are.
+# Modules are compiled on first import, because most are never imported.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# Installs locks several times as fast. pip takes over where it fails: it knows of proxies and mirrors
-# that only pip's configuration names.
+# uv installs locks several times as fast as pip. pip is the fallback, because proxies and mirrors
+# may be configured for pip only.
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 RAN := $(VENV)/.ran
 GATE = $(BIN)/python -m tests.gate
@@ -58,8 +61,8 @@ INSTALLED := $(RAN)-install-$(ACCELERATOR)$(if $(NEWEST),-newest)
 CHOSEN := $(VENV)/.chosen
 LOCKED := --no-deps --require-hashes --only-binary :all: --requirement $(CHOSEN)
 
-# What an extra of pyproject.toml installs, of tested versions or the newest (but for its second
-# argument's).
+# Install the requirements of an extra of pyproject.toml: tested versions, or the newest (without
+# those of the second argument).
 ifdef NEWEST
 packages = $(PIP) --upgrade --upgrade-strategy eager --editable '.[$(1)]' $(2)
 else
@@ -74,29 +77,29 @@ endif
 .PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards \
   gpu gpu-pack locks lives verifications chaos images-check clean
 
-install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
+install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu on machines with an accelerator; NEWEST=1
 
-demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
+demo: $(INSTALLED) ## the whole system with the demo models, and a first image
 	@$(BIN)/python -m deploy.local.demo $(ARGS)
 
 check: lint ## style, types, and the tests that need no compilation, process or browser
 	$(GATE) check $(ARGS)
 
-test: $(RAN)-test clients ## the gate: each promise once, a quarter of an hour on two cores
+test: $(RAN)-test clients ## the gate: each guarantee is tested once; a quarter of an hour on two cores
 	$(GATE) test $(ARGS)
 
-test-all: $(RAN)-test clients clients-nightly ## every test, hours; SHARD=k/6 for a part; results go to docs/design/nightly.md
+test-all: $(RAN)-test clients clients-nightly ## all tests, in hours; SHARD=k/6 for a part; results are written to docs/design/nightly.md
 	$(GATE) all --shard $(SHARD) $(ARGS)
 
-nightly: lint-deploy test-all ## test-all in one piece, checkov, the newest packages on newer Pythons, the mutants
+nightly: lint-deploy test-all ## test-all in one run, checkov, the newest packages on newer Pythons, the mutants
 	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.12)" LIST=tests/newest_short.txt
 	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.13)"
 	$(MAKE) mutants
 
-test-changed: $(RAN)-test ## test files that changed, five times, three of these on a busy machine
+test-changed: $(RAN)-test ## changed test files, five times, three of these on a busy machine
 	$(BIN)/python -m tests.gate.changed $(ARGS)
 
-mutants: $(RAN)-test ## small faults, one at a time: which tests find them; resumes
+mutants: $(RAN)-test ## small faults, one at a time, and the tests that detect them; can be resumed
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 budget: ## tests/budget.json from the CPU times of the last `make test`
@@ -105,27 +108,27 @@ budget: ## tests/budget.json from the CPU times of the last `make test`
 test-newest: newest ## the tests of LIST with the newest packages: make test-newest PYTHON=python3.13
 	$(MAKE) test-all VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@$(LIST) $(ARGS)"
 
-newest: # the environment of test-newest
+newest: # environment of test-newest
 	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
 	$(MAKE) .venv-$(notdir $(PYTHON))/.ran-test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1
 
-fresh: # removes an environment of another Python or of another pyproject.toml
+fresh: # removes an environment of another Python or pyproject.toml
 	@now="$$($(PYTHON) -c 'import sys; print(sys.base_prefix, sys.version)' && cksum pyproject.toml)" && \
 	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
 		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
 
-clients: $(HELM)/.ran $(NODE)/node_modules/.ran # programs of others that the gate's tests run
+clients: $(HELM)/.ran $(NODE)/node_modules/.ran # third-party programs that the gate's tests run
 
-clients-nightly: $(LITELLM)/.ran $(AIPERF)/.ran # and those that only the nightly tests run
+clients-nightly: $(LITELLM)/.ran $(AIPERF)/.ran # those that only the nightly tests run
 
-lint: $(RAN)-test $(NODE)/node_modules/.ran ## style, formatting and types, changing nothing
+lint: $(RAN)-test $(NODE)/node_modules/.ran ## style, formatting and types, without changing files
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(call optional,$(BIOME),check --error-on-warnings)
 	$(call optional,luacheck,--quiet service)
 	$(BIN)/mypy
 
-lint-deploy: $(CHECKOV)/.ran $(HELM)/.ran $(RAN)-test ## the Kubernetes overlays and the chart, by checkov; wants kubectl, or kustomize 5
+lint-deploy: $(CHECKOV)/.ran $(HELM)/.ran $(RAN)-test ## checkov on the Kubernetes overlays and the chart; requires kubectl, or kustomize 5
 	@rm -rf build/k8s && mkdir -p build/k8s
 	@for overlay in deploy/k8s/overlays/*; do \
 		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
@@ -135,12 +138,12 @@ lint-deploy: $(CHECKOV)/.ran $(HELM)/.ran $(RAN)-test ## the Kubernetes overlays
 		> build/k8s/chart-$$redis.yaml || exit 1; done
 	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
 
-format: $(RAN)-test $(NODE)/node_modules/.ran ## what of it can be mended by itself
+format: $(RAN)-test $(NODE)/node_modules/.ran ## format code, and fix what linters can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(call optional,$(BIOME),check --write)
 
-wheel: $(INSTALLED) ## dist/: the wheel, all of it below the one import name `atelier`
+wheel: $(INSTALLED) ## dist/: the wheel, with all modules below the import name `atelier`
 	@mkdir -p dist && rm -f dist/*.whl
 	$(BIN)/python -m pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist .
 
@@ -150,7 +153,7 @@ openapi: $(INSTALLED) ## openapi.yaml from the code
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
 
-docs: $(RAN)-docs ## the documents as a site in build/site; links are checked, warnings are errors
+docs: $(RAN)-docs ## the documentation as a site in build/site; links are checked, warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 reference: $(INSTALLED) ## the reference pages of the documentation, from the code
@@ -159,38 +162,38 @@ reference: $(INSTALLED) ## the reference pages of the documentation, from the co
 rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
 	$(BIN)/python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml
 
-overlays: $(INSTALLED) ## deploy/k8s/overlays from deploy/k8s/values; `make overlays VALUES=mine.yaml`
+overlays: $(INSTALLED) ## deploy/k8s/overlays from deploy/k8s/values; `make overlays VALUES=my.yaml`
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.cluster $(VALUES)
 
-helm-values: $(INSTALLED) ## values for the chart, with every objective_s: make --silent helm-values VALUES=mine.yaml
+helm-values: $(INSTALLED) ## values for the chart, with every objective_s: make --silent helm-values VALUES=my.yaml
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.cluster --helm $(VALUES)
 
-chart: $(INSTALLED) ## what is generated of deploy/helm, from deploy/k8s
+chart: $(INSTALLED) ## the generated files of deploy/helm, from deploy/k8s
 	$(BIN)/python -m tools.cluster.chart
 
 dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
 	$(BIN)/python -m tools.dashboards
 
-gpu: ## on a machine with a GPU, JAX and torch: all that only a card tells, in pieces of 9 minutes
+gpu: ## on a machine with a GPU, JAX and torch: all checks that require a GPU, in pieces of 9 minutes
 	$(PYTHON) -m lab.bench.gpu $(ARGS)
 
 gpu-pack: $(RAN)-test ## build/gpu.tar.gz: the project and the wheels that such a machine lacks, at most 64 MiB
 	$(BIN)/python -m lab.bench.gpu.wheels $(ARGS)
 	$(BIN)/python -m lab.bench.gpu.pack --archive build/gpu.tar.gz
 
-lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
+lives: $(RAN)-test ## a long search for a history of jobs that violates the queue's invariants (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
 
 verifications: $(RAN)-test ## outputs of the demo models verified under load (VERIFICATIONS=1000 files), minutes
 	VERIFICATIONS=$(VERIFICATIONS) $(BIN)/python -m pytest tests/e2e/test_verify.py -k many -rP $(ARGS)
 
-locks: $(INSTALLED) ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
+locks: $(INSTALLED) ## all locks, of install and images: the newest versions that pyproject.toml allows; ARGS=--keep: only for new packages
 	$(BIN)/python -m tools.locks $(ARGS)
 
-images-check: $(RAN)-test ## build the images and start them with Docker Compose, minutes; ARGS="-k front_end" for that alone
+images-check: $(RAN)-test ## build the images and start them with Docker Compose, minutes; ARGS="-k front_end" for one test
 	$(BIN)/python -m pytest tests/deploy/docker/test_images.py $(ARGS)
 
-clean: ## what was built and made here
+clean: ## remove built files and environments
 	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(AIPERF) $(HELM) $(NODE)/node_modules .atelier build dist *.egg-info
 
 $(RAN)-python:

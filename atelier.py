@@ -60,8 +60,8 @@ COMMANDS = (
 
 
 EXITS = (
-    f"exit codes: 0 done; {EXIT_FAILED} refused or failed; {EXIT_USAGE} wrong use; "
-    f"{EXIT_UNREACHABLE} no server answers; {EXIT_CONFIG} wrong settings or a damaged checkpoint; "
+    f"exit codes: 0 done; {EXIT_FAILED} refused or failed; {EXIT_USAGE} invalid arguments; "
+    f"{EXIT_UNREACHABLE} no server answers; {EXIT_CONFIG} invalid settings or damaged checkpoint; "
     f"{EXIT_INTERRUPTED} interrupted"
 )
 

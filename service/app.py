@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
 from service.auth.foreign_pages import RefuseForeignPages
-from service.batches.chore import drive_forever
+from service.batches.driver_task import drive_forever
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
 from service.front_end.ledger_mover import move_forever

@@ -15,7 +15,7 @@ from typing import Any
 
 FOLDER = "TESTS_COMPILE_CACHE"
 """Variable with the cache folder; empty: no cache. The default is in the user's cache folder."""
-MOST_BYTES, LEAST_BYTES = 3 << 30, 1 << 30
+MAX_BYTES, MIN_BYTES = 3 << 30, 1 << 30
 """Above the first size, the oldest programs are deleted until the second is reached."""
 
 
@@ -87,10 +87,10 @@ def prune() -> None:
     files = [path for path in cache.parent.rglob("*") if path.is_file()] if cache else []
     sizes = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in files)
     total = sum(size for _, size, _ in sizes)
-    if total <= MOST_BYTES:
+    if total <= MAX_BYTES:
         return
     for _, size, file in sizes:
-        if total <= LEAST_BYTES:
+        if total <= MIN_BYTES:
             return
         file.unlink(missing_ok=True)
         total -= size

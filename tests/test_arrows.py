@@ -250,7 +250,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("models.interface.pipeline", "from service.settings import Settings"),
     ],
 )
-def test_a_breach_is_found(module: str, source: str) -> None:
+def test_violation_is_detected(module: str, source: str) -> None:
     assert len(breaches(module, source)) == 1
 
 
@@ -407,7 +407,7 @@ def asking(source: str) -> list[int]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_mechanism_checks_the_family(room: str) -> None:
-    """Checks all code outside the families' folders."""
+    """No code outside the families' folders checks a model's family."""
     family_folders = {ROOT / "models" / family for family in FAMILIES}
     files = [ROOT / f"{room}.py"] if room == "atelier" else (ROOT / room).rglob("*.py")
     lines = {

@@ -63,7 +63,7 @@ def ways(parser: argparse.ArgumentParser) -> Iterator[list[argparse.ArgumentPars
                 yield from ([parser, *way] for way in ways(inner))
 
 
-def test_no_default_replaces_an_option_before_an_act() -> None:
+def test_defaults_do_not_replace_options_before_a_subcommand() -> None:
     for *above, last in ways(atelier.parser()):
         options = {action.dest for parser in above for action in parser._actions}
         replaced = [

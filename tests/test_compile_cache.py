@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
-def test_an_empty_name_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_name_disables_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compile_cache.FOLDER, "")
     assert compile_cache.folder() is None and compile_cache.environment() == {}
 
@@ -38,8 +38,8 @@ def test_programs_are_cached_within_the_context(place: Path) -> None:
 
 
 def test_oldest_files_are_evicted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_cache, "MOST_BYTES", 30)
-    monkeypatch.setattr(compile_cache, "LEAST_BYTES", 20)
+    monkeypatch.setattr(compile_cache, "MAX_BYTES", 30)
+    monkeypatch.setattr(compile_cache, "MIN_BYTES", 20)
     systems = compile_cache.folder_of_systems()
     assert systems == place / "systems"
     files = [place / "first", systems / "second", place / "third"]

@@ -200,6 +200,42 @@ def test_documents_have_no_retired_words() -> None:
     assert {file: words for file, words in by_file.items() if words} == {}
 
 
+CONFIGURATION = (
+    "*.yaml",
+    "*.yml",
+    "*.toml",
+    "*.conf",
+    "*.env",
+    "*.Dockerfile",
+    "Makefile",
+    "*.lua",
+)
+"""Patterns of files whose comments are read, too."""
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of the comments of a configuration file or a Lua script."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.search(r"(?:^|\s)(?:#+|--) (.*)", line):
+            yield number, match[1]
+
+
+def test_configuration_has_no_retired_words() -> None:
+    folders = [ROOT / folder for folder in (*FOLDERS, ".github")]
+    files = [path for pattern in CONFIGURATION for path in ROOT.glob(pattern)]
+    files += [path for each in folders for pattern in CONFIGURATION for path in each.rglob(pattern)]
+    by_file = {
+        str(file.relative_to(ROOT)): [
+            f"{line}: {word}"
+            for line, text in comments(file.read_text("utf-8"))
+            for word in WORDS.findall(text)
+        ]
+        for file in files
+        if "node_modules" not in file.parts
+    }
+    assert {file: words for file, words in by_file.items() if words} == {}
+
+
 def without_code(text: str) -> str:
     """A document without its code blocks, code spans and link targets."""
     return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
@@ -213,6 +249,7 @@ def test_retired_words_are_found() -> None:
     source = "class A:\n    told: int\n    def test_a_door(self):\n        self.said = told = 1\n"
     assert retired_names(source) == ["2: told", "3: test_a_door", "4: said"]
     assert retired_names("def test_tolerance(): ...\nx.beside_bytes = 1") == []
+    assert [*comments("a: 1  # a door\nb: '#'\n-- a lever")] == [(1, "a door"), (3, "a lever")]
     assert WORDS.findall(without_code("`a door` and [a](door.md), no beside-chain; a door")) == [
         "door"
     ]

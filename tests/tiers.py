@@ -80,7 +80,10 @@ CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
         "test_full_size_sound_is_as_long_as_its_tokens": 1,
     },
     "models/ltx/test_upsampler_checkpoint.py": {"test_a_file_without_a_config": 1},
-    "models/nn/attention/test_kernels.py": {"test_all_keys": 6, "test_keys_that_do_not_count": 4},
+    "models/nn/attention/test_kernels.py": {
+        "test_kernel_matches_exact_attention_over_all_keys": 6,
+        "test_keys_that_do_not_count": 4,
+    },
     "models/nn/kernels/test_int8_matmul.py": {"test_layers_by_layouts": 6},
     "models/sdxl/test_pipeline.py": {"test_inpainting_of_1024_traces": 1},
     "models/test_registry.py": {"test_an_autoencoder_that_gives_no_numbers_is_refused": 2},
@@ -264,8 +267,8 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
 COMPUTING = ("families", "models", "parallel", "parity", "workers")
 """Folders whose tests compute in their own process, rather than wait for others."""
 NETWORKS = ("parity",)
-"""Those of them in which the gate checks the shapes of networks, which whole models pass through
-there; `make test-all` checks them in all."""
+"""Computing folders in which the gate also checks the shapes of networks, because whole models run
+there. `make test-all` checks shapes in all computing folders."""
 
 ALONE: Mapping[str, tuple[str, ...]] = {}
 """Tests that run after all others, one at a time, by file below `tests`; empty: all tests in it."""

@@ -130,8 +130,8 @@ compile_cache = Counter(
 executables = Counter(
     "atelier_executables_total",
     "Lookups of AOT-compiled executables: hit, miss, refused (present but unusable), unkept "
-    "(compiled but not storable); of those made elsewhere: fetched, unfetched (in the manifest but "
-    "missing, damaged or out of reach).",
+    "(compiled but not storable); of those built elsewhere: fetched, unfetched (in the manifest "
+    "but missing, damaged or out of reach).",
     ["result"],
 )
 executable_seconds = Counter(
@@ -139,7 +139,7 @@ executable_seconds = Counter(
 )
 worker_info = Gauge(
     "atelier_worker_info",
-    "1, with what this worker is: its slice, machine, version and checkpoint.",
+    "Always 1; the labels describe the worker: its slice, machine, version and checkpoint.",
     ["model", "chip", "chips", "layout", "spot", "region", "version", "checkpoint"],
 )
 worker_chips = Gauge(

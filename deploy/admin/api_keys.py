@@ -22,7 +22,7 @@ from service.settings.settings import Settings
 from service.settings.tenants import check_tenant
 
 COLUMNS = ("ID", "TENANT", "CREATED", "NAME")
-Made = tuple[ApiKey, str]
+CreatedKey = tuple[ApiKey, str]
 """A new key, and its text."""
 
 
@@ -32,7 +32,7 @@ def create(settings: Settings, tenant: str, name: str, reason: str) -> None:
     Raises: ConfigError: Redis is unreachable. ValueError: invalid tenant name.
     """
 
-    async def make(redis: Redis) -> Made:
+    async def make(redis: Redis) -> CreatedKey:
         return await ApiKeys(redis).create(tenant, name)
 
     _create(settings, Act("create key", tenant, reason), make)
@@ -41,14 +41,14 @@ def create(settings: Settings, tenant: str, name: str, reason: str) -> None:
 def create_operator(settings: Settings, name: str, reason: str) -> None:
     """Print a new operator key, as `create`. Raises: ConfigError: Redis is unreachable."""
 
-    async def make(redis: Redis) -> Made:
+    async def make(redis: Redis) -> CreatedKey:
         return await ApiKeys(redis).create_operator(name)
 
     _create(settings, Act("create operator's key", name, reason), make)
 
 
-def _create(settings: Settings, act: Act, make: Callable[[Redis], Awaitable[Made]]) -> None:
-    async def run(redis: Redis) -> Made:
+def _create(settings: Settings, act: Act, make: Callable[[Redis], Awaitable[CreatedKey]]) -> None:
+    async def run(redis: Redis) -> CreatedKey:
         async with recorded(redis, act) as record:
             key, text = await make(redis)
             record.details["key"] = key.id
@@ -112,7 +112,7 @@ def _parsed_line(number: int, line: str) -> ApiKey:
         if key.role is Role.TENANT:
             check_tenant(key.tenant)
     except ValidationError:
-        message = f"line {number} is no key as `atelier keys export` prints it"
+        message = f"line {number} is not a key in the format of `atelier keys export`"
         raise ValueError(message) from None
     return key
 

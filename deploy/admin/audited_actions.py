@@ -61,7 +61,7 @@ class _CommandRecorder(AuditRecorder):
         try:
             await self._acts.add(record)
         except (RedisError, OSError) as error:
-            text = f"the audit log lacks this act ({error}); keep the line"
+            text = f"the audit log lacks this action ({error}); keep the line"
             say(f"atelier: {text}: {record.model_dump_json()}")
 
     def _error_text(self, error: BaseException) -> str:

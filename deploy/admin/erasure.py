@@ -28,7 +28,7 @@ from service.webhooks.secrets import WebhookSecrets
 PAGE = 100
 """Number of jobs deleted together."""
 LOOKS, LOOK_EVERY_S = 120, 0.5
-"""Number and period of looks at a canceled batch, which a front end ends."""
+"""Number and period of polls of a canceled batch, which a front end ends."""
 
 
 def erase(settings: Settings, tenant: str, reason: str) -> None:

@@ -27,7 +27,7 @@ def read(file: Path) -> Mapping[Machine, float]:
         document = yaml.safe_load(file.read_text())
         prices = dict(_prices(document.get("spec", document)["groups"]))
     except (OSError, UnicodeError, yaml.YAMLError, LookupError, AttributeError, TypeError) as error:
-        raise UsageError(f"--prices: {file} is no file of rules ({error})") from None
+        raise UsageError(f"--prices: {file} is not a file of Prometheus rules ({error})") from None
     if not prices:
         raise UsageError(f"--prices: {file} has no rule that records {RECORD}")
     return prices
@@ -40,5 +40,5 @@ def _prices(groups: list[Any]) -> Iterator[tuple[Machine, float]]:
             continue
         match = VECTOR.fullmatch(rule["expr"])
         if match is None:
-            raise UsageError(f"--prices: {rule['expr']!r} is no price; write vector(2.7)")
+            raise UsageError(f"--prices: {rule['expr']!r} is not a price; write one as vector(2.7)")
         yield (rule["labels"]["chip"], rule["labels"]["spot"] == "true"), float(match[1])

@@ -239,7 +239,9 @@ def _parsed(key: str, data: bytes) -> list[LedgerRecord]:
         lines = gzip.decompress(data).splitlines()
         return [LedgerRecord.model_validate_json(line) for line in lines]
     except (OSError, EOFError, ValidationError) as error:
-        text = f"{key} in the store is no file of the ledger, or damaged: restore it from a backup"
+        text = (
+            f"{key} in the store is damaged, or not a file of the ledger: restore it from a backup"
+        )
         raise UsageError(f"{text} ({type(error).__name__})") from None
 
 

@@ -59,9 +59,9 @@ def add(commands: Commands) -> None:
     evict = _add(acts, "evict", "delete an adapter that a tenant has uploaded", _evict, True)
     evict.add_argument("tenant", metavar="TENANT", help="owner of the adapter")
     evict.add_argument("name", metavar="NAME", help="the adapter's name")
-    audit = _add(acts, "audit", "what operators did on a day, one act per line", _audit)
+    audit = _add(acts, "audit", "list the actions of operators on a day", _audit)
     audit.add_argument("--day", metavar="YYYY-MM-DD", help="day (UTC; default: today)")
-    audit.add_argument("--json", action="store_true", help="print JSON, one act per line")
+    audit.add_argument("--json", action="store_true", help="print JSON, one action per line")
 
 
 def _add(

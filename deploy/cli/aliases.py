@@ -8,20 +8,23 @@ from deploy.cli.options import Commands, add_reason, add_settings, settings_of, 
 from deploy.exit_codes import UsageError, say
 
 OPTIONS = {
-    "shadow": ("VERSION", "draw a share of the requests on this version, too, and compare pixels"),
-    "shadow_share": ("SHARE", "share of the requests that the shadow draws (default: 0.01)"),
-    "baseline": ("VERSION", "version that the others step back to when they do worse"),
+    "shadow": (
+        "VERSION",
+        "run a share of the requests on this version, too, and compare the images",
+    ),
+    "shadow_share": ("SHARE", "share of the requests that the shadow runs (default: 0.01)"),
+    "baseline": ("VERSION", "version to return to when the others perform worse"),
     "max_failures": ("SHARE", "share of failed jobs beyond the baseline's (default: 0.05)"),
     "max_slowdown": ("FACTOR", "median latency over the baseline's (default: 1.5)"),
-    "min_jobs": ("N", "jobs of a version that are needed to judge it (default: 20)"),
-    "window_s": ("S", "seconds of jobs that are looked at (default: 600)"),
+    "min_jobs": ("N", "jobs of a version before it is judged (default: 20)"),
+    "window_s": ("S", "period that is judged, in seconds (default: 600)"),
 }
 
 
 def add(commands: Commands) -> None:
     """Add the command `atelier aliases` and its options to the parser."""
     aliases = commands.add_parser(
-        "aliases", help="set, list, export and import names of a model's versions"
+        "aliases", help="set, list, export and import aliases of a model's versions"
     )
     acts = aliases.add_subparsers(required=True, metavar="act")
     shown = acts.add_parser("list", help="list aliases: versions, weights, pools, queues")
@@ -39,12 +42,12 @@ def add(commands: Commands) -> None:
         flag = "--" + name.replace("_", "-")
         change.add_argument(flag, metavar=metavar, help=f"{about}; none: its default")
     change.set_defaults(run=_set)
-    remove = acts.add_parser("remove", help="remove an alias; its jobs stay")
+    remove = acts.add_parser("remove", help="remove an alias; keep its jobs")
     remove.add_argument("name", metavar="NAME", help="alias")
     remove.set_defaults(run=_remove)
-    export = acts.add_parser("export", help="print all aliases, a JSON object a line")
+    export = acts.add_parser("export", help="print all aliases, one JSON object per line")
     export.set_defaults(run=_export)
-    taken = acts.add_parser("import", help="put aliases that export has printed into Redis")
+    taken = acts.add_parser("import", help="write exported aliases to Redis")
     taken.add_argument("file", metavar="FILE", help="exported aliases; -: standard input")
     taken.set_defaults(run=_import)
     for act in (shown, change, remove, export, taken):
@@ -72,7 +75,7 @@ def _set(args: argparse.Namespace) -> int:
 
     options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
     if not args.weights and not options:
-        raise UsageError("give versions with weights, or options")
+        raise UsageError("versions with weights, or options, are required")
     try:
         aliases.change(settings_of(args), args.name, dict(args.weights), options, args.reason)
     except ValueError as error:

@@ -8,7 +8,7 @@ from deploy.cli.options import Commands
 
 BENCHES = {
     "engine": "full-size networks with random weights, on this machine's devices",
-    "compare": "the native and the diffusers worker of one checkpoint, in turns",
+    "compare": "the native and the diffusers worker of one checkpoint, in alternation",
     "serve": "a running server under load that does not wait for its answers",
 }
 """Sub-command → its help; `deploy.cli.bench_<name>` implements it."""

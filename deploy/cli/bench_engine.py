@@ -147,7 +147,7 @@ def _measure_here(args: argparse.Namespace) -> dict[str, Any]:
     """Measure the command's only model in this process. Raises: CheckpointError, ConfigError."""
     from deploy.bench.engine.table import report
 
-    case = _ask(args, args.model[0])
+    case = _case(args, args.model[0])
     if args.compile_cache:
         from workers.programs.xla_cache import use_compile_cache
 
@@ -169,7 +169,7 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from deploy.bench.engine.table import document
 
     for model in args.model:
-        with configs_of(_ask(args, model)):  # fail before hours of measurements
+        with configs_of(_case(args, model)):  # fail before hours of measurements
             pass
     report = document([])
     with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +219,7 @@ def _spelled(sizes: dict[str, int]) -> str:
     return ",".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
-def _ask(args: argparse.Namespace, model: str) -> Any:
+def _case(args: argparse.Namespace, model: str) -> Any:
     from deploy.bench.engine.case import EngineCase
 
     request = without_none(

@@ -77,21 +77,21 @@ def load_of(
     """Return the load's mix, and the requests to send. Raises: UsageError."""
     every = [{"request": {"model": name}} for name in models]
     mix = mix_of({"shapes": every} | dict(mix_fields))
-    asks = read_trace(arguments.trace) if arguments.trace else list(plan(mix))
-    if not asks:
+    entries = read_trace(arguments.trace) if arguments.trace else list(plan(mix))
+    if not entries:
         raise UsageError("the load has no requests in it: more --seconds, or a higher --rate")
-    check_models(asks, models)
+    check_models(entries, models)
     if arguments.write_trace:
-        write_trace(arguments.write_trace, asks)
-    return mix, asks
+        write_trace(arguments.write_trace, entries)
+    return mix, entries
 
 
-def plan_of(arguments: argparse.Namespace, asks: Sequence[TimedRequest], mix: Mix) -> Plan:
+def plan_of(arguments: argparse.Namespace, entries: Sequence[TimedRequest], mix: Mix) -> Plan:
     """Return the plan of a load benchmark from its options.
 
     Raises: UsageError: the earlier report cannot be read.
     """
-    of_trace_s = arguments.seconds or asks[-1].at_s
+    of_trace_s = arguments.seconds or entries[-1].at_s
     return Plan(
         window_s=of_trace_s if arguments.trace else mix.seconds,
         alone=arguments.alone,

@@ -45,7 +45,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--mix",
         type=Path,
         metavar="FILE",
-        help="draw requests from this TOML file; options override it",
+        help="generate requests from this TOML file; options override it",
     )
     load.add_argument(
         "--shape",
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (ApiError, NotMeasured) as error:
         say(f"atelier: {error}")
         return EXIT_FAILED
-    _tell(report, arguments.json)
+    _print(report, arguments.json)
     if report["interrupted"]:
         return EXIT_INTERRUPTED
     return 0 if report["waits"]["all"]["succeeded"] else EXIT_FAILED
@@ -163,12 +163,12 @@ async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     mix_fields = unvalidated_mix(arguments)
     keys, url = keys_of(arguments.key, mix_fields), url_of(arguments.server)
     async with Server(url, keys, arguments.connections, arguments.fetch) as server:
-        mix, asks = load_of(arguments, mix_fields, await models_of(server, keys))
-        done = await measure(server, url, asks, plan_of(arguments, asks, mix), say)
+        mix, entries = load_of(arguments, mix_fields, await models_of(server, keys))
+        done = await measure(server, url, entries, plan_of(arguments, entries, mix), say)
     return report(done, arguments.scales, {tenant.name: tenant.weight for tenant in mix.tenants})
 
 
-def _tell(report: Mapping[str, Any], file: Path | None) -> None:
+def _print(report: Mapping[str, Any], file: Path | None) -> None:
     """Print a load report as tables, and write it as JSON; `-`: print JSON instead of tables."""
     from rich.console import Console
 

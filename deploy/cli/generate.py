@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
     generate = commands.add_parser(
         "generate", help="generate an image or video on a running server", late=add_fields
     )
-    generate.add_argument("prompt", help="what the image shows")
+    generate.add_argument("prompt", help="text prompt")
     generate.add_argument(
         "-o",
         "--output",

@@ -53,9 +53,9 @@ def _add_list(acts: Commands) -> None:
         help="only jobs with this metadata",
     )
     listed.add_argument(
-        "--created-after", metavar="TIME", help="only jobs from after it (2026-01-31T12:00:00Z)"
+        "--created-after", metavar="TIME", help="only jobs created after it (2026-01-31T12:00:00Z)"
     )
-    listed.add_argument("--created-before", metavar="TIME", help="only jobs from before it")
+    listed.add_argument("--created-before", metavar="TIME", help="only jobs created before it")
     add_limit(listed)
     listed.add_argument("--json", action="store_true", help="print JSON, one job per line")
     add_server(listed)
@@ -65,11 +65,14 @@ def _add_list(acts: Commands) -> None:
 def _add_continue(acts: Commands) -> None:
     going = _add_one(acts, "continue", "finish images of a paused job (see --audition)", _continue)
     going.add_argument(
-        "--images", type=_numbers, metavar="N[,N…]", help="numbers of the images, from 0; all"
+        "--images",
+        type=_numbers,
+        metavar="N[,N…]",
+        help="numbers of the images, from 0 (default: all)",
     )
-    going.add_argument("--prompt", help="another prompt from here on: a branch")
-    going.add_argument("--steps", type=int, help="more steps in total: a branch, too")
-    going.add_argument("--seed", type=int, help="another seed of later noise: a branch, too")
+    going.add_argument("--prompt", help="another prompt for the remaining steps, in a new branch")
+    going.add_argument("--steps", type=int, help="more steps in total, in a new branch")
+    going.add_argument("--seed", type=int, help="another seed for later noise, in a new branch")
     going.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="file to write, or folder (as generate)"
     )

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
 def _label(text: str) -> str:
     """Validate a key's label: short, printable, on one line."""
     if len(text) > MAX_LABEL_CHARS or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
+        raise argparse.ArgumentTypeError(f"must be at most {MAX_LABEL_CHARS} printable characters")
     return text
 
 
@@ -52,7 +52,7 @@ def _create(args: argparse.Namespace) -> int:
 
     if args.operator:
         if not args.name:
-            raise UsageError("--operator wants a --name: the audit log records it")
+            raise UsageError("--operator needs a --name: the audit log records it")
         api_keys.create_operator(settings_of(args), args.name, args.reason)
         return 0
     try:

@@ -32,8 +32,8 @@ def add(commands: Commands) -> None:
     added.add_argument(
         "--model", metavar="NAME", help="model that it is for (default: the only one)"
     )
-    added.add_argument("--trigger", metavar="TEXT", help="words that a prompt should hold")
-    added.add_argument("--preview", type=Path, metavar="FILE", help="image that shows it")
+    added.add_argument("--trigger", metavar="TEXT", help="words to include in a prompt")
+    added.add_argument("--preview", type=Path, metavar="FILE", help="image made with it")
     added.add_argument("--expert", choices=EXPERTS, help="expert of Wan 2.2 (default: high)")
     removed = _add_act(acts, "remove", "delete adapters that the tenant has uploaded", _remove)
     removed.add_argument("name", nargs="+", metavar="NAME", help="name shown by list")

@@ -116,7 +116,7 @@ def mesh(text: str) -> str | dict[str, int]:
     for part in text.split(","):
         axis, equals, size = part.partition("=")
         if not (axis and equals and size.lstrip("-").isdigit()):
-            raise argparse.ArgumentTypeError(f"wants AXIS=N,… or auto, not {part!r}")
+            raise argparse.ArgumentTypeError(f"must be AXIS=N,… or auto, not {part!r}")
         sizes[axis.strip()] = int(size)
     return sizes
 
@@ -131,7 +131,7 @@ def whole(text: str, least: int = 0) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"wants a whole number, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be an integer, not {text!r}") from None
     if value < least:
         raise argparse.ArgumentTypeError(f"must be {least} or more")
     return value
@@ -142,9 +142,9 @@ def number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"wants a number, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"wants a finite number, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a finite number, not {text!r}")
     return value
 
 
@@ -166,5 +166,5 @@ def devices(text: str) -> range:
     """Parse a range of devices: `FIRST-LAST`, or a single number."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
-        raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be FIRST-LAST, not {text!r}")
     return range(int(first), int(last or first) + 1)

@@ -101,13 +101,15 @@ def run(args: argparse.Namespace) -> int:
     from workers.slice.topology import PlanError
 
     try:
-        plan_request, sketch = make.with_tiling_decided(_ask(args))
+        plan_request, sketch = make.with_tiling_decided(_plan_request(args))
         results = make.search_layouts(plan_request, sketch) if args.search else None
         # A search alone compiles nothing: so many layouts would take hours.
         only_search = args.search and args.mesh == "auto"
         compiles = not args.reckon
         plan = (
-            None if only_search else make.planned(plan_request, sketch, compiles=compiles, tell=say)
+            None
+            if only_search
+            else make.planned(plan_request, sketch, compiles=compiles, report=say)
         )
     except (PlanError, RequestError) as error:
         raise UsageError(str(error)) from None
@@ -119,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if plan is None or plan.fits else EXIT_FAILED
 
 
-def _ask(args: argparse.Namespace) -> PlanRequest:
+def _plan_request(args: argparse.Namespace) -> PlanRequest:
     """Return the plan request of the command's options.
 
     Raises: PlanError: invalid topology or mesh.

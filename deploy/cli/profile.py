@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         help="name of a pool in the settings, or of one worker",
     )
     for name, default, meaning in (
-        ("steps", 10, "to record"),
+        ("steps", 10, "steps to record"),
         ("seconds", 30, "maximum recording time"),
         ("wait", 0, "seconds to wait for something to run"),
     ):
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="folder to keep the trace in, for TensorBoard or Perfetto",
+        help="folder for the trace, for TensorBoard or Perfetto",
     )
     profile.add_argument("--json", action="store_true", help="print JSON")
     profile.set_defaults(run=run)

@@ -23,7 +23,7 @@ def show(events: Iterable[JobEvent]) -> None:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        return _tell(events)
+        return _print(events)
     columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("waiting", total=None)
@@ -31,7 +31,7 @@ def show(events: Iterable[JobEvent]) -> None:
             progress.update(task, description=_doing(event), **_counts(event))
 
 
-def _tell(events: Iterable[JobEvent]) -> None:
+def _print(events: Iterable[JobEvent]) -> None:
     quarter, doing = -1, ""
     for event in events:
         counts = _counts(event)

@@ -161,8 +161,8 @@ def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str)
     try:
         value = kind(text)
     except ValueError:
-        called = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"wants {called}, not {text!r}") from None
+        called = "an integer" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"must be {called}, not {text!r}") from None
     bounds = (
         ("must be at least", schema.get("minimum", -math.inf), operator.ge),
         ("must be more than", schema.get("exclusiveMinimum", -math.inf), operator.gt),
@@ -180,7 +180,7 @@ def _numbers(text: str) -> list[float]:
     try:
         return [json.loads(part) + 0 for part in text.split(",")]
     except (ValueError, TypeError):
-        raise argparse.ArgumentTypeError(f"wants numbers, as in 1,2, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be numbers, as in 1,2, not {text!r}") from None
 
 
 def _lora(text: str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _options(texts: Sequence[str]) -> dict[str, Any]:
     for option in texts:
         key, equals, value = option.partition("=")
         if not (key and equals):
-            raise argparse.ArgumentTypeError(f"wants OPTION=VALUE, not {option!r}")
+            raise argparse.ArgumentTypeError(f"must be OPTION=VALUE, not {option!r}")
         try:
             chosen[key] = json.loads(value)
         except ValueError:

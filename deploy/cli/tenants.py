@@ -15,10 +15,10 @@ def add(commands: Commands) -> None:
         "tenants", help="set, list, export and import shares and quotas of tenants"
     )
     acts = tenants.add_subparsers(required=True, metavar="act")
-    shown = acts.add_parser("list", help="list tenants: name, where from, settings")
+    shown = acts.add_parser("list", help="list tenants: name, source, settings")
     shown.set_defaults(run=_list)
     change = acts.add_parser("set", help="change settings of a tenant, without a restart")
-    change.add_argument("name", metavar="NAME", help="tenant; '*': all that are not named")
+    change.add_argument("name", metavar="NAME", help="tenant; '*': all tenants without a record")
     change.add_argument(
         "settings",
         nargs="+",
@@ -34,11 +34,11 @@ def add(commands: Commands) -> None:
         "erase", help="delete a tenant's keys, jobs, batches, files, adapters, webhooks and record"
     )
     erase.add_argument("name", metavar="NAME", help="tenant")
-    erase.add_argument("--yes", action="store_true", help="confirm: nothing brings it back")
+    erase.add_argument("--yes", action="store_true", help="confirm: this cannot be undone")
     erase.set_defaults(run=_erase)
     export = acts.add_parser("export", help="print all records as TOML")
     export.set_defaults(run=_export)
-    taken = acts.add_parser("import", help="put the tenants of a settings file into Redis")
+    taken = acts.add_parser("import", help="write the tenants of a settings file to Redis")
     taken.add_argument("file", metavar="FILE", help="TOML with [tenants.NAME]; -: standard input")
     taken.add_argument(
         "--replace", action="store_true", help="remove tenants that the file does not name"
@@ -53,7 +53,7 @@ def add(commands: Commands) -> None:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals and value):
-        raise argparse.ArgumentTypeError(f"wants KEY=VALUE, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, not {text!r}")
     return key, value
 
 
@@ -83,7 +83,7 @@ def _erase(args: argparse.Namespace) -> int:
     from deploy.admin import erasure
 
     if not args.yes:
-        raise UsageError("--yes: confirm it; nothing but a backup brings the data back")
+        raise UsageError("--yes: confirm the deletion; only a backup can restore the data")
     return _used(lambda: erasure.erase(settings_of(args), args.name, args.reason))
 
 

@@ -95,11 +95,11 @@ def _day(text: str) -> datetime:
     return _date(text, "%Y-%m-%d", "a day, such as 2026-11-30")
 
 
-def _date(text: str, form: str, wanted: str) -> datetime:
+def _date(text: str, form: str, expected: str) -> datetime:
     try:
         date = datetime.strptime(text, form).replace(tzinfo=UTC)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"wants {wanted}, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be {expected}, not {text!r}") from None
     if date.year == MAXYEAR:  # its end would exceed the range of datetime
-        raise argparse.ArgumentTypeError(f"wants a year before {MAXYEAR}, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be in a year before {MAXYEAR}, not {text!r}")
     return date

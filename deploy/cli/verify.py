@@ -121,4 +121,4 @@ def _body(target: str) -> tuple[bytes, str]:
     for offset, begin, content_type in BEGINNINGS:
         if data.startswith(begin, offset):
             return data, content_type
-    raise UsageError(f"{target!r} is no PNG, JPEG, WebP, GIF, MP4 or WebM")
+    raise UsageError(f"{target!r} is not a PNG, JPEG, WebP, GIF, MP4 or WebM file")

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# A front end: HTTP and the queue, no JAX. From the project's root:
+# Front end: HTTP and the queue, without JAX. Build it in the project's root:
 #   docker build --file deploy/docker/frontend.Dockerfile --tag atelier-frontend .
 ARG PYTHON=3.13-slim-bookworm
 
@@ -9,7 +9,7 @@ ENV PIP_CACHE_DIR=/build/.cache/pip \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/atelier
-# What changes seldom comes first: packages, then Atelier itself.
+# Layers that rarely change come first: packages, then Atelier itself.
 COPY deploy/docker/frontend.lock packages.lock
 RUN --mount=type=cache,target=/build/.cache/pip \
     python -m pip --python /opt/atelier install --require-hashes --only-binary :all: \
@@ -52,7 +52,7 @@ LABEL org.opencontainers.image.title="Atelier, a front end" \
       org.opencontainers.image.description="Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: HTTP and the queue" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
-# Volumes take the owner of the folders that they are mounted over.
+# Volumes get the owner of the folders that they are mounted over.
 RUN groupadd --gid 10001 atelier \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
         --shell /usr/sbin/nologin atelier \

@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1
-# A pool, for one kind of accelerator: cpu (with the demo models), cuda or tpu. From the project's
-# root:
+# Worker for one kind of accelerator: cpu (with the demo models), cuda or tpu. Build it in the
+# project's root:
 #   docker build --file deploy/docker/worker.Dockerfile --build-arg ACCELERATOR=cuda \
 #       --tag atelier-worker-cuda .
-# cpu and cuda are for x86-64 and 64-bit ARM, tpu is for x86-64: there are no other wheels.
+# cpu and cuda support x86-64 and 64-bit ARM, tpu only x86-64: there are no other wheels.
 ARG PYTHON=3.13-slim-bookworm
 ARG ACCELERATOR=cpu
 
@@ -14,7 +14,7 @@ ENV PIP_CACHE_DIR=/build/.cache/pip \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/atelier
-# What changes seldom comes first: packages, gigabytes of them, then Atelier itself.
+# Layers that rarely change come first: packages (gigabytes), then Atelier itself.
 COPY deploy/docker/worker-${ACCELERATOR}.lock packages.lock
 RUN --mount=type=cache,target=/build/.cache/pip \
     python -m pip --python /opt/atelier install --require-hashes --only-binary :all: \
@@ -32,7 +32,7 @@ COPY deploy/admin deploy/admin
 COPY deploy/cli deploy/cli
 COPY deploy/local deploy/local
 COPY deploy/docker/*.py deploy/docker/
-# The demo models are data: they lie beside the code, and in one image alone.
+# The demo models are data next to the code, in the cpu image only.
 RUN rm -r models/demo \
     && PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir wheels . \
@@ -46,7 +46,7 @@ LABEL org.opencontainers.image.title="Atelier, a pool (${ACCELERATOR})" \
       org.opencontainers.image.description="Images and video from SDXL, Flux, Chroma, FLUX.2, Z-Image, Qwen-Image, Krea 2, Wan and LTX-2: a pool of JAX workers" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
-# Volumes take the owner of the folders that they are mounted over.
+# Volumes get the owner of the folders that they are mounted over.
 RUN groupadd --gid 10001 atelier \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
         --shell /usr/sbin/nologin atelier \
@@ -62,13 +62,13 @@ ENV PATH=/opt/atelier/bin:$PATH \
 WORKDIR /var/lib/atelier
 USER 10001:10001
 EXPOSE 9100
-# Of a pool with metrics_port = 9100, however long its weights take to load.
+# Checks a pool with metrics_port = 9100, which is healthy while it loads its weights.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
     CMD ["python", "-m", "deploy.docker.health_check", "http://127.0.0.1:9100/healthz"]
 ENTRYPOINT ["atelier"]
 CMD ["worker", "--help"]
 
-# JAX_PLATFORMS: without its accelerator a pool ends, instead of drawing slowly on the CPU.
+# JAX_PLATFORMS: without its accelerator a worker exits, instead of running slowly on the CPU.
 FROM worker AS worker-cpu
 ENV JAX_PLATFORMS=cpu
 COPY models/demo/flux /weights/demo/flux

@@ -67,7 +67,7 @@ class FirstOutputs:
         self._waiting: dict[str, str] = {}
 
     def ready(self, model: str, server: str) -> None:
-        """Generate the first output of a ready model; of a single other model for "Atelier"."""
+        """Generate a ready model's first output; for "Atelier" (all) only if there is none."""
         if model not in FIRST_OUTPUTS and (model != ALL or self._requested_models):
             return
         first = FIRST_OUTPUTS.get(model, DEFAULT_OUTPUT)

@@ -347,7 +347,7 @@ class Supervisor:
         """Stop the front end first, so that no requests are accepted, then the workers."""
         self._draining.set()
         self._listener.close()
-        say("stopping: the front end takes no more requests (Ctrl-C again: all at once)")
+        say("stopping: the front end accepts no more requests (Ctrl-C again: stop at once)")
         await self._front.stop(self._settings.server.shutdown_grace_s + KILL_MARGIN_S)
         say("stopping: the pools finish their step and release unfinished jobs")
         grace_s = max(pool.drain_s for pool in self._settings.pools.values()) + KILL_MARGIN_S

@@ -22,7 +22,7 @@ KEY_VARIABLE = "ATELIER_API_KEY"
 READ_S = 60
 """Read timeout, longer than the interval of keep-alive comments in an event stream."""
 ENDED = ("succeeded", "failed", "canceled", "expired")
-MOST = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 class AtelierError(Exception):
@@ -47,7 +47,7 @@ class AtelierGenerate:
                 "model": ("STRING", {"default": ""}),
                 "prompt": ("STRING", {"multiline": True}),
                 "negative_prompt": ("STRING", {"multiline": True, "default": ""}),
-                "seed": ("INT", {"default": 0, "min": 0, "max": MOST}),
+                "seed": ("INT", {"default": 0, "min": 0, "max": MAX_SEED}),
                 "num_images": ("INT", {"default": 1, "min": 1, "max": 64}),
                 "width": side,
                 "height": side,

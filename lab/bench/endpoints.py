@@ -40,17 +40,17 @@ MCP = {
     "mcp-protocol-version": "2025-06-18",
 }
 INLINED = {"output": {"inline": True}}
-Ask = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
+Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
-def posting(path: str, body: Callable[[int], dict[str, Any]], **headers: str) -> Ask:
+def posting(path: str, body: Callable[[int], dict[str, Any]], **headers: str) -> Send:
     """Make a function that requests an image with a seed; the response is, contains or links the
     file."""
 
-    async def ask(http: httpx.AsyncClient, seed: int) -> httpx.Response:
+    async def send(http: httpx.AsyncClient, seed: int) -> httpx.Response:
         return await http.post(path, json=body(seed), headers=headers)
 
-    return ask
+    return send
 
 
 def native_body(seed: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def openai(answer: str) -> Callable[[int], dict[str, Any]]:
     return lambda seed: native_body(seed) | {"response_format": answer}
 
 
-REQUESTS: dict[str, tuple[Ask, str]] = {
+REQUESTS: dict[str, tuple[Send, str]] = {
     BYTES: (posting("/v1/generate", native_body, accept="image/png"), BYTES),
     JSON: (posting("/v1/generate", native_body, prefer="wait"), JSON),
     INLINE: (posting("/v1/generate", inline, prefer="wait"), INLINE),

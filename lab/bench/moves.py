@@ -85,7 +85,7 @@ class Move:
 
     @property
     def total_s(self) -> float:
-        """Least seconds of all runs."""
+        """Minimum seconds of all runs."""
         return self.runs * max(self.bytes / BANDWIDTH, self.flops / self.rate)
 
 
@@ -111,7 +111,7 @@ def by_kind(moves: Iterable[Move]) -> dict[Kind, Sum]:
 
 
 def table(moves: Sequence[Move], longest: int = 0) -> str:
-    """Least times by kind, and of the longest operations."""
+    """Minimum times by kind, and of the longest operations."""
     rows = [
         f"  {kind}: {total.runs} runs, {total.bytes / 1e9:.2f} GB, {total.flops / 1e12:.2f} TFLOP,"
         f" {1e3 * total.seconds:.2f} ms"

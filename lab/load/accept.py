@@ -136,7 +136,7 @@ class Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, status: bytes = b" 202 ") -> bytes:
+    async def exchange(self, status: bytes = b" 202 ") -> bytes:
         """Post a request; return the response's body after checking its status."""
         self.writer.write(self.side.request)
         head = await self.reader.readuntil(b"\r\n\r\n")
@@ -154,7 +154,7 @@ async def post_requests(side: Side, requests: int) -> None:
     """Post that many requests in sequence."""
     async with connected(side) as connection:
         for _ in range(requests):
-            await connection.ask()
+            await connection.exchange()
 
 
 async def closed_loop(side: Side, connections: int, seconds: float) -> list[float]:
@@ -164,7 +164,7 @@ async def closed_loop(side: Side, connections: int, seconds: float) -> list[floa
     async def client() -> None:
         async with connected(side) as connection:
             while (started := time.perf_counter()) < deadline:
-                await connection.ask()
+                await connection.exchange()
                 latencies_s.append(time.perf_counter() - started)
 
     await asyncio.gather(*(client() for _ in range(connections)))
@@ -180,7 +180,7 @@ async def open_loop(side: Side, connections: int, seconds: float, rate: float) -
         async with connected(side) as connection:
             for planned_at in planned:
                 await asyncio.sleep(max(0.0, planned_at - time.perf_counter()))
-                await connection.ask()
+                await connection.exchange()
                 latencies_s.append(time.perf_counter() - planned_at)
 
     await asyncio.gather(*(client() for _ in range(connections)))

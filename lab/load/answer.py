@@ -48,7 +48,7 @@ async def turn(side: Side, seconds: float) -> list[float]:
     before_s, deadline = cpu_s(side.process_id), time.perf_counter() + seconds
     async with connected(side) as connection:
         while time.perf_counter() < deadline:
-            job = json.loads(await connection.ask(b" 200 "))
+            job = json.loads(await connection.exchange(b" 200 "))
             delays_ms.append(1000 * (time.perf_counter() - ended_at[job["id"]]))
     side.each_ms.append(1000 * (cpu_s(side.process_id) - before_s) / len(delays_ms))
     await cancel(pool)

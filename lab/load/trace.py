@@ -58,15 +58,20 @@ class Order(StrEnum):
         priority_s = DEFAULTS.priority_s / SPEED
         return QueueSettings(lease_s=600, priority_s=priority_s, deadline_credit_s=credit_s)
 
-    def scheduling_fields(self, ask: TraceRequest) -> dict[str, Any]:
+    def scheduling_fields(self, arrival: TraceRequest) -> dict[str, Any]:
         """Return the scheduling fields of a job submitted now."""
         if self is Order.FIRST_COME:
             return {}
-        deadline_at = time.time() + ask.deadline_s / SPEED
-        deadline = {"deadline_at": deadline_at, "run_s": ask.run_s / SPEED}
+        deadline_at = time.time() + arrival.deadline_s / SPEED
+        deadline = {"deadline_at": deadline_at, "run_s": arrival.run_s / SPEED}
         if self is Order.NO_LATE_ONES:
             return deadline
-        return {"tenant": ask.tenant, "weight": ask.weight, "priority": ask.priority, **deadline}
+        return {
+            "tenant": arrival.tenant,
+            "weight": arrival.weight,
+            "priority": arrival.priority,
+            **deadline,
+        }
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,9 @@ def trace(load: float, minutes: float = MINUTES, seed: int = 11) -> Iterator[Tra
 class Run:
     """A trace on a queue."""
 
-    def __init__(self, queue: Queue, asks: Sequence[TraceRequest], order: Order) -> None:
+    def __init__(self, queue: Queue, requests: Sequence[TraceRequest], order: Order) -> None:
         self._queue = queue
-        self._requests = asks
+        self._requests = requests
         self._order = order
         self._came: dict[str, tuple[TraceRequest, float]] = {}
         self._answers: list[Answer] = []
@@ -123,22 +128,22 @@ class Run:
     async def go(self) -> list[Answer]:
         started = time.monotonic()
         async with Sleepers(self._queue, MODEL, POOLS, SPEED, self._done).at_work():
-            for ask in self._requests:
-                await asyncio.sleep(max(0.0, started + ask.at_s / SPEED - time.monotonic()))
-                await self._put(ask)
+            for arrival in self._requests:
+                await asyncio.sleep(max(0.0, started + arrival.at_s / SPEED - time.monotonic()))
+                await self._put(arrival)
             await until(self._is_empty, END_S)
-        unanswered = [Answer(ask, None, None) for ask, _ in self._came.values()]
+        unanswered = [Answer(arrival, None, None) for arrival, _ in self._came.values()]
         return self._answers + unanswered
 
-    async def _put(self, ask: TraceRequest) -> None:
+    async def _put(self, arrival: TraceRequest) -> None:
         job = Job(
             id=new_job_id(),
             model=MODEL,
-            bucket=ask.kind,
-            cost=ask.run_s,
-            **self._order.scheduling_fields(ask),
+            bucket=arrival.kind,
+            cost=arrival.run_s,
+            **self._order.scheduling_fields(arrival),
         )
-        self._came[job.id] = (ask, time.time())
+        self._came[job.id] = (arrival, time.time())
         await self._queue.put(job)
 
     async def _is_empty(self) -> bool:
@@ -148,17 +153,17 @@ class Run:
         return all(job is None or job.state.ended for job in jobs)
 
     def _done(self, claim: Claim, claimed: float) -> None:
-        ask, submitted_at = self._came.pop(claim.job.id)
+        arrival, submitted_at = self._came.pop(claim.job.id)
         took_s = (time.time() - submitted_at) * SPEED
-        self._answers.append(Answer(ask, (claimed - submitted_at) * SPEED, took_s))
+        self._answers.append(Answer(arrival, (claimed - submitted_at) * SPEED, took_s))
 
 
-async def run(url: str, asks: Sequence[TraceRequest], order: Order) -> list[Answer]:
+async def run(url: str, requests: Sequence[TraceRequest], order: Order) -> list[Answer]:
     async with Redis.from_url(url) as redis:
         await redis.flushall()
     queue = await Queue.connect(url, order.settings())
     try:
-        return await Run(queue, asks, order).go()
+        return await Run(queue, requests, order).go()
     finally:
         await queue.close()
 
@@ -185,9 +190,9 @@ class Row:
 
 def rows(url: str, loads: Sequence[float], minutes: float = MINUTES) -> Iterator[Row]:
     for load in loads:
-        asks = list(trace(load, minutes))
+        requests = list(trace(load, minutes))
         for order in Order:
-            yield Row(order, load, asyncio.run(run(url, asks, order)))
+            yield Row(order, load, asyncio.run(run(url, requests, order)))
 
 
 def table(result_rows: Iterable[Row]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", SIZES)
-def test_a_turn_of_theirs_does_our_work(family: str, one_thread: None) -> None:
+def test_reference_run_does_the_same_work(family: str, one_thread: None) -> None:
     request = {**SIZES[family], **GUIDED}
     words = ["--request", json.dumps(request), "--dtype", "float32", "--repeats", "1", "--eager"]
     theirs = turn(parsed([str(DEMO / family), *words, "--count", "--side", "64", "--json", "-"]))

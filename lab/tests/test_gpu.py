@@ -40,8 +40,8 @@ class Script(Stage):
         return [sys.executable, "-c", "\n".join(lines)]
 
 
-def script(*lines: str, limit_s: float = 60, least_s: float = 0) -> Script:
-    return Script("some", lines, limit_s, least_s)
+def script(*lines: str, limit_s: float = 60, min_s: float = 0) -> Script:
+    return Script("some", lines, limit_s, min_s)
 
 
 def test_a_result_outlives_the_stage_that_is_stopped_and_its_children_do_not(
@@ -75,7 +75,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_failed_stage_says_its_last_words_and_the_others_go_on(tmp_path: Path) -> None:
+def test_failed_stage_reports_its_output_and_others_continue(tmp_path: Path) -> None:
     failing = script("raise SystemExit('no room on this card')")
     working = script("out.write_text('{}')")
     states: list[str] = []
@@ -95,7 +95,7 @@ def test_what_is_left_of_the_budget_bounds_a_stage(tmp_path: Path) -> None:
     """A stage that needs more time than the budget is skipped; the budget's end stops a stage
     before its limit."""
     short = Budget(time.monotonic() + 2)
-    outcome = run(script("out.write_text('{}')", least_s=60), tmp_path, short, os.environ)
+    outcome = run(script("out.write_text('{}')", min_s=60), tmp_path, short, os.environ)
     assert outcome["state"] == "left out" and "wants 60" in outcome["why"]
     outcome = run(script("import time", "time.sleep(600)"), tmp_path, short, os.environ)
     assert outcome["state"] == "cut"
@@ -148,7 +148,7 @@ def test_stages_are_in_order_of_worth_and_fit_a_piece(tmp_path: Path) -> None:
         "diffusers-sdxl",
     ]  # fmt: skip
     assert len(set(names)) == len(names)
-    assert all(stage.least_s < stage.limit_s <= LONGEST_S < 9 * 60 for stage in every)
+    assert all(stage.min_s < stage.limit_s <= LONGEST_S < 9 * 60 for stage in every)
     for place, stage in enumerate(every):
         assert not stage.reads or stage.reads in names[:place]
     assert [stage.name for stage in stages(tmp_path, TINY)] == names

@@ -45,17 +45,17 @@ async def test_a_light_tenant_behind_a_backlog(url: str) -> None:
 
 def test_a_trace_under_all_orders(url: str) -> None:
     minutes = 1.0
-    asks = list(trace.trace(1.0, minutes))
-    assert asks == list(trace.trace(1.0, minutes)), "one trace for all"
+    requests = list(trace.trace(1.0, minutes))
+    assert requests == list(trace.trace(1.0, minutes)), "one trace for all"
     result_rows = list(trace.rows(url, [1.0], minutes))
     assert [row.order for row in result_rows] == list(trace.Order)
-    assert all(len(row.answers) == len(asks) for row in result_rows), "everyone has an answer"
+    assert all(len(row.answers) == len(requests) for row in result_rows), "everyone has an answer"
     assert "| 1.0 | ours |" in "\n".join(trace.table(result_rows))
 
 
 def test_unserved_tenants_are_late() -> None:
-    ask = trace.TraceRequest(0.0, "dev", 6.0, 2.0, "app", 2.0, 1)
-    answers = [trace.Answer(ask, wait_s, took_s) for wait_s, took_s in ((8, 14), (9, 15))]
-    row = trace.Row(trace.Order.OURS, 1.0, [*answers, trace.Answer(ask, None, None)])
+    request = trace.TraceRequest(0.0, "dev", 6.0, 2.0, "app", 2.0, 1)
+    answers = [trace.Answer(request, wait_s, took_s) for wait_s, took_s in ((8, 14), (9, 15))]
+    row = trace.Row(trace.Order.OURS, 1.0, [*answers, trace.Answer(request, None, None)])
     assert row.in_time() == row.in_time("dev") == pytest.approx(1 / 3, abs=1e-9), "of 14 s"
     assert row.wait_s(50) == 8.5, "of the two that were started"

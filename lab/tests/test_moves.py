@@ -16,13 +16,13 @@ def found() -> dict[str, Move]:
     return {move.name: move for move in moves(TEXT)}
 
 
-def test_of_a_stack_only_the_layer_is_read_and_it_is_written(found: dict[str, Move]) -> None:
+def test_slice_of_a_stack_reads_and_writes_one_layer(found: dict[str, Move]) -> None:
     kernel = found["kernel"]
     assert (kernel.kind, kernel.runs, kernel.bytes) == ("slice of a stack", 3, 2 * 64 * 32 * 2 + 4)
     assert kernel.total_s == pytest.approx(3 * kernel.bytes / BANDWIDTH)
 
 
-def test_libraries_calls(found: dict[str, Move]) -> None:
+def test_library_calls_have_no_scratch_bytes(found: dict[str, Move]) -> None:
     """Scratch buffers of library calls are not counted."""
     dot, fast, attended, convolution = (found[name] for name in ("dot", "fast", "attended", "seen"))
     assert (dot.kind, dot.runs, dot.flops) == ("product", 3, 2 * 8 * 64 * 32)

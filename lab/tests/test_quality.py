@@ -13,7 +13,7 @@ from lab.bench.quality import wide
 from lab.bench.quality.drawing import ImageGenerator
 from lab.bench.quality.wide import LOOSE, WIDE, Wide, Words
 from models.loading.sources import SHAPES
-from workers.media.psnr import MOST_DB
+from workers.media.psnr import MAX_DB
 
 STEPS = 4
 WHOLE = {
@@ -45,9 +45,9 @@ def test_what_is_left_out_shows(narrow: Wide) -> None:
     costs = wide.costs(narrow, seeds=1, steps=STEPS, presets=names)
     assert list(costs) == ["exact", *names]
     exact_preset, loose = (costs[name] for name in names)
-    assert (exact_preset.left_out, exact_preset.psnr_db) == (0, MOST_DB)
+    assert (exact_preset.left_out, exact_preset.psnr_db) == (0, MAX_DB)
     assert loose.left_out > 0
-    assert 5 < loose.worst_db <= loose.psnr_db < MOST_DB
+    assert 5 < loose.worst_db <= loose.psnr_db < MAX_DB
 
 
 def test_weights_in_files_draw_the_same_and_take_no_memory(
@@ -60,7 +60,9 @@ def test_weights_in_files_draw_the_same_and_take_no_memory(
         (request,) = wide.requests(narrow, pipeline, seeds=1, steps=2)
         results.append(ImageGenerator(pipeline, wide.added)(request).result)
     assert np.array_equal(*results) and np.ptp(results[0]) > 0
-    assert not list(tmp_path.iterdir()), "files without a name go when nobody maps them"
+    assert not list(tmp_path.iterdir()), (
+        "files without a name are deleted when no process maps them"
+    )
     mapped = Path("/proc/self/smaps").read_text()
     leaves = jax.tree.leaves(pipeline.weights.transformer)
     assert all(f"{leaf.unsafe_buffer_pointer():x}-" in mapped for leaf in leaves)

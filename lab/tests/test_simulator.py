@@ -18,10 +18,10 @@ from lab.load.simulator.report import (
     MIX,
     Summary,
     World,
-    asks_of,
     line,
     pools_of,
     published_mix,
+    requests_of,
     run,
 )
 from lab.load.simulator.schedulers import SETTINGS, Ordered, RealQueue, baselines
@@ -38,7 +38,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def ask(number: int, at_s: float, times: Times, scale: float = 3.0) -> SimulatedRequest:
+def arrival(number: int, at_s: float, times: Times, scale: float = 3.0) -> SimulatedRequest:
     return SimulatedRequest(
         number, at_s, "any", f"steps={times.steps}", times, "a", 1.0, scale * times.alone_s,
         times is VIDEO,
@@ -50,19 +50,23 @@ def order(name: str) -> Ordered:
     return scheduler
 
 
-async def served(by: Ordered, asks: Sequence[SimulatedRequest], slots: int = 1) -> list[Outcome]:
-    return await Fleet([Pool("pool", "any", slots)], by, Clock()).run(asks)
+async def served(
+    by: Ordered, requests: Sequence[SimulatedRequest], slots: int = 1
+) -> list[Outcome]:
+    return await Fleet([Pool("pool", "any", slots)], by, Clock()).run(requests)
 
 
 async def test_single_requests_take_the_planned_time() -> None:
-    asks = [ask(0, 0.0, PICTURE), ask(1, 100.0, VIDEO)]
-    outcomes = await served(order("first come"), asks)
+    requests = [arrival(0, 0.0, PICTURE), arrival(1, 100.0, VIDEO)]
+    outcomes = await served(order("first come"), requests)
     assert [outcome.ended_at for outcome in outcomes] == pytest.approx([2.0, 155.0])
 
 
 async def test_rows_of_one_shape_step_together() -> None:
     """Rows encode and decode one by one; ten steps of two rows take 0.15 s each."""
-    outcomes = await served(order("first come"), [ask(n, 0.0, PICTURE) for n in range(2)], slots=2)
+    outcomes = await served(
+        order("first come"), [arrival(n, 0.0, PICTURE) for n in range(2)], slots=2
+    )
     assert max(outcome.ended_at or math.inf for outcome in outcomes) == pytest.approx(
         1.0 + 1.5 + 1.0, abs=0.2
     )
@@ -71,7 +75,7 @@ async def test_rows_of_one_shape_step_together() -> None:
 async def test_image_preempts_a_video_at_its_next_step() -> None:
     """The video resumes from its progress, after a second encoding."""
     video, picture = await served(
-        order("images preempt videos"), [ask(0, 0.0, VIDEO), ask(1, 10.5, PICTURE)]
+        order("images preempt videos"), [arrival(0, 0.0, VIDEO), arrival(1, 10.5, PICTURE)]
     )
     assert (picture.began_at, picture.ended_at) == pytest.approx((11.0, 13.0), abs=2.1)
     assert (video.preemptions, video.ended_at) == (1, pytest.approx(55.0 + 2.0 + 1.0))
@@ -81,10 +85,10 @@ def test_the_mix_has_times_and_its_load_is_what_pools_could_do() -> None:
     times, mix = known(), published_mix()
     assert {shape_of(shape) for shape in SHAPES} == times.keys()
     world = World(pools=20, load=0.9, seconds=20_000)
-    asks = asks_of(world, mix, times)
-    work_s = sum(request.times.device_s(world.slots) for request in asks)
+    requests = requests_of(world, mix, times)
+    work_s = sum(request.times.device_s(world.slots) for request in requests)
     assert work_s / (world.pools * world.seconds) == pytest.approx(0.9, rel=0.1)
-    assert asks == asks_of(world, mix, times), "one trace for all orders"
+    assert requests == requests_of(world, mix, times), "one trace for all orders"
     separate = World(pools=20, load=0.9, seconds=1.0, is_shared=False)
     assert {pool.queue for pool in pools_of(separate, mix, times)} == {"pictures", "videos"}
 
@@ -103,13 +107,13 @@ async def test_the_queue_keeps_in_virtual_time_what_it_admits(url: str) -> None:
     """A video yields to an image that it would make late, and both meet their deadlines; a second
     video that cannot meet its deadline is refused."""
     queue = await fresh_queue(url, SETTINGS)
-    asks = [
-        ask(0, 0.0, VIDEO, scale=6.0), ask(1, 20.2, PICTURE, scale=4.0),
-        ask(2, 25.0, VIDEO, scale=1.1),
+    requests = [
+        arrival(0, 0.0, VIDEO, scale=6.0), arrival(1, 20.2, PICTURE, scale=4.0),
+        arrival(2, 25.0, VIDEO, scale=1.1),
     ]  # fmt: skip
     try:
         fleet = Fleet([Pool("pool", "any", 1)], RealQueue(queue, SETTINGS), queue.clock)
-        video, picture, second = await fleet.run(asks)
+        video, picture, second = await fleet.run(requests)
     finally:
         await queue.close()
     assert video.preemptions == 1 and video.in_time

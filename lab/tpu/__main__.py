@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     if absent := [file.stem for file in read_from if not file.is_file()]:
         parser.error(f"{options.read} has no text of {', '.join(absent)}: --text keeps one there")
     if options.write and (options.read or options.no_attention):
-        parser.error("--write wants whole steps, compiled now")
+        parser.error("--write needs whole steps, compiled now")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     steps = []
     for name in options.cases:

@@ -93,7 +93,8 @@ CASES: Mapping[str, Case] = {
 
 
 def lowered(case: Case, rows: int = 1) -> Lowered:
-    """Lower the first step of a case for its slice; takes seconds, whatever the model's size."""
+    """Lower the first step of a case for its slice; takes seconds, regardless of the model's
+    size."""
     tpu_compiler.prepare(case.slice, case.family)
     devices = tpu_compiler.devices_of(case.slice)
     mesh = tpu_compiler.mesh_of(case.shape, devices)

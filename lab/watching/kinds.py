@@ -56,12 +56,12 @@ CURVES = (
     "#3274d9", "#ff9830", "#56a64b", "#a352cc", "#e02f44", "#00a3a3", "#b8860b", "#6e7681",
 )  # fmt: skip
 NAMED = {"green": "#3b9a4f", "orange": "#f08c1a", "red": "#d9303e"}
-MOST_NAMES = 6
+MAX_NAMES = 6
 """Maximum number of named curves in a panel."""
 
 
 def results(panel: Mapping[str, Any], span: Span) -> Series:
-    series = [item for target in panel["targets"] for item in span.ask(target)]
+    series = [item for target in panel["targets"] for item in span.query(target)]
     return [item for item in series if np.isfinite(item[2]).any()]
 
 
@@ -145,13 +145,13 @@ def legend(axes: Axes, series: Series) -> None:
     handles, _ = axes.get_legend_handles_labels()
     pairs = [(handle, item) for handle, item in zip(handles, series, strict=True)]
     visible = [pair for pair in pairs if np.nanmax(pair[1][2]) > 0] or pairs
-    names = [label for _, (label, _, _) in visible[:MOST_NAMES]]
-    if len(visible) > MOST_NAMES:
-        names[-1] += f" and {len(visible) - MOST_NAMES} more"
+    names = [label for _, (label, _, _) in visible[:MAX_NAMES]]
+    if len(visible) > MAX_NAMES:
+        names[-1] += f" and {len(visible) - MAX_NAMES} more"
     columns = next((n for n, width in ROOM.items() if max(map(len, names)) <= width), 1)
     inches = axes.get_window_extent().width / axes.figure.dpi
     axes.legend(
-        [handle for handle, _ in visible[:MOST_NAMES]],
+        [handle for handle, _ in visible[:MAX_NAMES]],
         [textwrap.shorten(item, ROOM[1], placeholder=" …") for item in names],
         loc="upper left", bbox_to_anchor=(-0.65 / inches, -0.1), ncols=columns, frameon=False,
         fontsize=6.3, handlelength=1, columnspacing=1.2, labelspacing=0.2,

@@ -30,7 +30,7 @@ class Span:
     def length_s(self) -> int:
         return int(self.end - self.start)
 
-    def ask(self, target: Mapping[str, Any]) -> Series:
+    def query(self, target: Mapping[str, Any]) -> Series:
         expr = filled_in(target["expr"], self.interval, f"{self.length_s}s")
         if target["instant"]:
             answers = self.prometheus.query(expr, self.end)

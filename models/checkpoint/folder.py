@@ -140,7 +140,7 @@ def read_model_index(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: no such folder")
     if not (folder / "model_index.json").is_file():
         raise CheckpointError(
-            f"{folder}: no model_index.json, so this is no checkpoint in diffusers' layout; "
+            f"{folder}: no model_index.json, so this is not a checkpoint in diffusers' layout; "
             "single-file checkpoints must be converted (in diffusers: from_single_file, "
             "then save_pretrained)"
         )
@@ -329,7 +329,7 @@ def _nothing_to_read(folder: Path, variant: str | None) -> str:
             return f"{folder}: no weights of variant {variant!r}; there are: {', '.join(available)}"
     paths = sorted(folder.iterdir())
     if dangling := [path.name for path in paths if path.is_symlink() and not path.exists()]:
-        return f"{folder}: links that lead nowhere ({', '.join(dangling)}); fetch the files again"
+        return f"{folder}: broken symbolic links ({', '.join(dangling)}); fetch the files again"
     pickled = [path.name for path in paths if path.suffix in PICKLED]
     if pickled:
         return (

@@ -65,7 +65,7 @@ def resolve(
 
 
 def _download(source: str, repository: str, **options: Any) -> Path:
-    """Return the folder of a hub's repository; `options` as of `snapshot_download`."""
+    """Return the folder of a hub's repository; `options` are those of `snapshot_download`."""
     from huggingface_hub import snapshot_download  # slow, and local checkpoints do not need it
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -86,7 +86,7 @@ def transformer(
 def autoencoder(
     folder: Path, kind: Callable[..., Any], config: Any, names: Renames, in_files: Naming
 ) -> Network:
-    """Describe the autoencoder of a checkpoint; arguments as of `transformer`."""
+    """Describe the autoencoder of a checkpoint; the arguments are those of `transformer`."""
     return Network(kind, (config,), folder / "vae", names, in_files=(in_files,))
 
 
@@ -125,7 +125,7 @@ def qwen3_encoder(
 def mistral_encoder(
     folder: Path, config: MistralConfig, states: tuple[int, ...], *files: str
 ) -> Network:
-    """Describe the text encoder of a checkpoint, a Mistral; arguments as of `qwen3_encoder`."""
+    """Describe the text encoder of a checkpoint, a Mistral; arguments as for `qwen3_encoder`."""
     names = mistral.renames_of(config, states)
     return chat_encoder(folder, MistralEncoder, (config, states), names, *files)
 

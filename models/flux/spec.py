@@ -48,7 +48,7 @@ def spec_of(
     side = DEFAULT_LATENTS_PX * vae.downsampling
     fields = fields_of([config, *controls], kind) | ({FIELD} if image_prompts else set())
     distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
-    most_prompts = MAX_IMAGES if image_prompts else 0
+    max_prompts = MAX_IMAGES if image_prompts else 0
     defaults = {
         **default_size(vae.downsampling),
         "num_inference_steps": 4 if distilled_in_time else 28,
@@ -66,7 +66,7 @@ def spec_of(
         needed=kind.needed,
         needs={**TRUE_CFG_NEEDS, **({} if config.guidance_embeds else OF_CONTROLS)},
         limits=image_limits(
-            2 * vae.downsampling, 2 * side, MAX_TEXT_TOKENS, max_image_prompts=most_prompts
+            2 * vae.downsampling, 2 * side, MAX_TEXT_TOKENS, max_image_prompts=max_prompts
         ),
         read_pixels=kind.read_pixels,
         image_prompts=image_prompts,

@@ -38,7 +38,7 @@ DEV = Flux2Kind(DEV_FIELDS, tasks=EDITS, max_references=9)
 
 MAX_PIXELS = 1 << 20
 """Pixels to which larger references are downscaled."""
-LEAST_SIDE_PX, MAX_RATIO = 64, 8
+MIN_SIDE_PX, MAX_RATIO = 64, 8
 
 NEEDS = {"negative_prompt": (Need(field="guidance_scale", above=1),)}
 
@@ -64,7 +64,7 @@ def spec_of(vae: VaeConfig, kind: Flux2Kind) -> MakeSpec:
         sized_within_px=MAX_PIXELS,
         needs=NEEDS,
         limits=limits,
-        least_side_px=of_references(max(LEAST_SIDE_PX, limits.size_multiple_px)),
+        least_side_px=of_references(max(MIN_SIDE_PX, limits.size_multiple_px)),
         most_ratio=of_references(MAX_RATIO),
         read_pixels=of_references(MAX_PIXELS),
     )

@@ -120,7 +120,7 @@ def _places(shape: tuple[int, ...]) -> Array:
 def _mixed(bits: Array) -> Array:
     """Hash each element of an integer array, to pseudorandom bits.
 
-    JAX's own generator takes ten times as long to compile, for each shape anew, and the quality of
+    JAX's own generator takes ten times as long to compile, again for each shape, and the quality of
     these values does not matter. Source: Appleby, MurmurHash3, fmix32.
     """
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)

@@ -159,7 +159,7 @@ def converting_errors(max_pixels: int) -> Iterator[None]:
     except ImageFileError:
         raise
     except UnidentifiedImageError:
-        raise ImageFileError("is no PNG, JPEG or WebP") from None
+        raise ImageFileError("is not a PNG, JPEG or WebP image") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageFileError(f"has more than {max_pixels} pixels") from None
     except MemoryError:

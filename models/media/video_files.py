@@ -64,7 +64,7 @@ def check(data: bytes, bounds: VideoBounds) -> ImageFile:
     container = _container(data)
     if container is None:
         if not data.startswith(IMAGES):
-            raise ImageFileError("is no video in MP4 or WebM, and no PNG, JPEG or WebP")
+            raise ImageFileError("is neither an MP4 or WebM video nor a PNG, JPEG or WebP image")
         return image_files.check(data, bounds.max_frame_pixels)
     count, width, height, is_transparent = 0, 0, 0, False
     for frame in _images(data, container.demuxer, bounds.max_frame_pixels):

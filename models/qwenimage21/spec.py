@@ -15,7 +15,7 @@ LONGEST = 16
 """Maximum aspect ratio of an image with the maximum number of pixels."""
 UNIT = 2
 """Rows and columns of latents in the unit of an image's sides: the text encoder's patch."""
-DEFAULT_LATENTS, MOST_LATENTS = 64, 172 * 96
+DEFAULT_LATENTS, MAX_LATENTS = 64, 172 * 96
 """Side of an image in latents, as in diffusers; and latents of the authors' largest image."""
 DEFAULTS: Mapping[str, Any] = {
     "num_inference_steps": 40,
@@ -48,7 +48,7 @@ def spec_of(
         sigmas: the checkpoint's schedule; empty: evenly spaced.
         min_steps: minimum steps of the schedule.
     """
-    unit, most = UNIT * vae.downsampling, MOST_LATENTS * vae.downsampling**2
+    unit, most = UNIT * vae.downsampling, MAX_LATENTS * vae.downsampling**2
     side = DEFAULT_LATENTS * vae.downsampling
     steps = {"num_inference_steps": len(sigmas)} if sigmas else {}
     return spec_builder(

@@ -31,7 +31,7 @@ from models.sampling.timesteps import (
     listed_timesteps,
 )
 
-_LEAST_VARIANCE = np.float32(1e-20)
+_MIN_VARIANCE = np.float32(1e-20)
 
 
 @dataclass(frozen=True)
@@ -134,4 +134,4 @@ class DDPM(NoiseSchedule):
         beta = 1 - now / after
         if self.variance_type == "fixed_large":
             return np.sqrt(beta)
-        return np.sqrt(np.maximum((1 - after) / (1 - now) * beta, _LEAST_VARIANCE))
+        return np.sqrt(np.maximum((1 - after) / (1 - now) * beta, _MIN_VARIANCE))

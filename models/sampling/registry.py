@@ -160,7 +160,7 @@ def served_config(
     chosen: str | None,
     substitute: str,
 ) -> dict[str, Any]:
-    """Return a checkpoint's scheduler config as it is served, and report what is passed over.
+    """Return a checkpoint's scheduler config as it is served, and report what is ignored.
 
     Args:
         classes: classes of a checkpoint's scheduler that its family serves.

@@ -47,7 +47,7 @@ def check_index(index: Mapping[str, Any]) -> None:
     """
     absent = set() if has_both_encoders(index) else {OPTIONAL, TOKENIZERS[OPTIONAL]}
     for part in (*CLASSES, *TOKENIZERS.values()):
-        if part not in absent and not _is_there(index.get(part)):
+        if part not in absent and not _is_present(index.get(part)):
             raise UnsupportedCheckpoint(
                 f"model_index.json names no {part}: checkpoints without it are not served"
             )
@@ -58,10 +58,10 @@ def check_index(index: Mapping[str, Any]) -> None:
 
 def has_both_encoders(index: Mapping[str, Any]) -> bool:
     """Return whether `model_index.json` lists the first text encoder or its tokenizer."""
-    return any(_is_there(index.get(part)) for part in (OPTIONAL, TOKENIZERS[OPTIONAL]))
+    return any(_is_present(index.get(part)) for part in (OPTIONAL, TOKENIZERS[OPTIONAL]))
 
 
-def _is_there(entry: Any) -> bool:
+def _is_present(entry: Any) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and entry[1] is not None
 
 

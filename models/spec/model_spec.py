@@ -140,7 +140,7 @@ class Size(BaseModel):
         return f"{self.width} x {self.height}{frames}"
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Return whether a request has this size, whatever the length of its text."""
+        """Return whether a request has this size, regardless of the length of its text."""
         sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
         return sides and self.num_frames in (None, fields.get("num_frames"))
 

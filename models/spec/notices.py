@@ -1,4 +1,4 @@
-"""Notices about what was passed over while a model was loaded, for its operator and clients."""
+"""Notices about what was ignored while a model was loaded, for its operator and clients."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class RrdbConfig:
         if 2**self.doublings % self.unshuffle:
             raise ValueError(
                 f"RRDBNet enlarges {2**self.doublings} times what it has made {self.unshuffle} "
-                "times smaller, which is no whole scale"
+                "times smaller, which is not an integer scale"
             )
 
     @property
@@ -160,10 +160,12 @@ def _config(shapes: Shapes, style: Style) -> RrdbConfig:
     features, channels = _shape(shapes, style.first)[:2]
     outputs = _shape(shapes, style.last)[0]
     if outputs != COLOURS:
-        raise ValueError(f"it draws {outputs} channels; images have {COLOURS}")
+        raise ValueError(f"it returns {outputs} channels; images have {COLOURS}")
     unshuffle = math.isqrt(channels // COLOURS)
     if unshuffle**2 * COLOURS != channels:
-        raise ValueError(f"it reads {channels} channels, which are no squares of {COLOURS} colours")
+        raise ValueError(
+            f"it reads {channels} channels, which are not a square of pixels of {COLOURS} colours"
+        )
     growth = next(
         shape[0]
         for key, shape in shapes.items()

@@ -28,7 +28,7 @@ class LoadedUpscaler:
     network: RrdbNet
     device: jax.Device
     warnings: tuple[str, ...] = ()
-    """Arrays of the file that were passed over."""
+    """Arrays of the file that were ignored."""
 
     @property
     def unshuffle(self) -> int:

@@ -19,7 +19,7 @@ TOP = 255
 EDGE = 0.375
 """Part of an overlap, at a tile's edge, that the adjacent tile fills alone. Weights change within
 the middle quarter."""
-LEAST = 1e-6
+MIN_WEIGHT = 1e-6
 """Minimum weight, negligible except where no adjacent tile covers a pixel."""
 
 
@@ -60,12 +60,12 @@ class TiledSide:
 
 
 def _rise(size: int, shared: int) -> np.ndarray:
-    """Return weights that rise from `LEAST` to 1 within the middle of the first `shared` pixels."""
+    """Return weights that rise from `MIN_WEIGHT` to 1 in the middle of `shared` pixels."""
     edge = shared * EDGE
     inside = np.arange(size, dtype=np.float32) + np.float32(0.5)
-    weights: np.ndarray = np.clip((inside - edge) / max(1.0, shared - 2 * edge), LEAST, 1).astype(
-        np.float32
-    )
+    weights: np.ndarray = np.clip(
+        (inside - edge) / max(1.0, shared - 2 * edge), MIN_WEIGHT, 1
+    ).astype(np.float32)
     return weights
 
 

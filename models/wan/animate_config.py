@@ -91,7 +91,7 @@ class AnimateConfig(WanConfig):
             raise ValueError(f"motion_encoder_size {size} must be a power of two, 4 at least")
         missing = [side for side in self.sides if side not in channels]
         if missing:
-            raise ValueError(f"motion_encoder_channel_sizes must say those of sides {missing}")
+            raise ValueError(f"motion_encoder_channel_sizes must include those of sides {missing}")
 
     @property
     def channels(self) -> tuple[tuple[int, int], ...]:

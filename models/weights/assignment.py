@@ -97,7 +97,7 @@ def _choose(
     if passed_over:
         path = next(iter(tensors.values())).path
         keys = _listed(passed_over)
-        notice(f"{path.name}: passed over, since they are no weights: {keys}")
+        notice(f"{path.name}: ignored, since they are not weights: {keys}")
     return chosen, stray
 
 

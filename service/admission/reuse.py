@@ -22,8 +22,8 @@ from service.jobs.redis import keys
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import (
     SMALL_IMAGE_TYPE,
-    beside_key,
     output_key,
+    sibling_key,
     small_images_of,
 )
 from service.recipes.recipe import OF_FILES, recipe_of
@@ -129,6 +129,6 @@ async def _store_copy(front: FrontEnd, job: Job, output: Output, data: bytes) ->
     await front.store.put(key, data, output.content_type)
     small_files = await small_images_of(front.store.get, output.key) if output.num_frames else {}
     for name, content in small_files.items():
-        await front.store.put(beside_key(key, name), content, SMALL_IMAGE_TYPE)
+        await front.store.put(sibling_key(key, name), content, SMALL_IMAGE_TYPE)
     small_bytes = sum(map(len, small_files.values()))
     return output.model_copy(update={"key": key, "beside_bytes": small_bytes})

@@ -21,8 +21,7 @@ from service.jobs.model.job import Job
 from service.responses.render import problem_without_output
 
 LONGEST_PAUSE_S = 30.0
-"""Maximum wait before a line that was rejected as busy is retried, whatever `Retry-After` contains.
-"""
+"""Maximum wait before a line that was rejected as busy is retried, regardless of `Retry-After`."""
 
 T = TypeVar("T")
 

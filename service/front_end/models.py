@@ -88,10 +88,10 @@ class Models:
             Unavailable: no model is registered.
             NotFound: unknown name; the message lists the models.
         """
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         models = await self.all()
         if not models or (name is not None and self.name_of(name) not in models):
-            models = await self._all_since(asked_at)  # a worker may just have registered it
+            models = await self._all_since(requested_at)  # a worker may just have registered it
         if not models:
             raise Unavailable(
                 "no model is registered; try again when a pool has started",
@@ -130,10 +130,10 @@ class Models:
 
     async def find(self, path: str) -> str:
         """Return the name that `named_in` selects, from models reread if none matches."""
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         await self.all()
         if self.name_of(self.named_in(path)) not in self.last_read:
-            await self._all_since(asked_at)
+            await self._all_since(requested_at)
         return self.named_in(path)
 
     def named_in(self, path: str) -> str:

@@ -82,10 +82,10 @@ def _other(aliases: Mapping[str, Alias], job: Job, registered: ModelsByName) -> 
     if not ready:
         return None
     spec = registered[alias.draw(ready, random.random())].spec
-    return spec if interprets_alike(job, registered[version].spec, spec) else None
+    return spec if has_equal_interpretation(job, registered[version].spec, spec) else None
 
 
-def interprets_alike(job: Job, current: ModelSpec, other: ModelSpec) -> bool:
+def has_equal_interpretation(job: Job, current: ModelSpec, other: ModelSpec) -> bool:
     """Check whether another model interprets a job's request like its own model."""
     operators = {lora.digest for lora in current.loras.values()}
     others = {lora.digest for lora in other.loras.values()}

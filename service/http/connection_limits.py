@@ -450,7 +450,7 @@ class BoundedProtocol(HttpToolsProtocol):
         is_answering = any(cycle.response_started for cycle in self._unanswered)
         if self.transport.is_closing() or is_answering:
             return self.transport.abort()
-        self._let_go()
+        self._release()
         self.transport.write(raw_answer(problem))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -459,10 +459,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def drop(self, reason: str) -> None:
         """Close the connection without a response."""
         self._shared.count(reason)
-        self._let_go()
+        self._release()
         self.transport.abort()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Notify the app that the client of the current request has disconnected."""
         self._is_refused = True
         self._disconnect()

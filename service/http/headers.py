@@ -17,7 +17,7 @@ from service.errors.problems import SAFE_HEADERS
 from service.tracing.log_context import note
 
 _IS_HEAD = "atelier.head"
-_FOUND = ("route", "path_params")
+_ROUTE_KEYS = ("route", "path_params")
 """Scope entries of the router, which outer middleware reads."""
 
 
@@ -40,7 +40,7 @@ class HeadResponses:
         try:
             await self._app(inner, receive, _without_body(send))
         finally:
-            scope.update({name: inner[name] for name in _FOUND if name in inner})
+            scope.update({name: inner[name] for name in _ROUTE_KEYS if name in inner})
 
 
 def _without_body(send: Send) -> Send:

@@ -258,7 +258,7 @@ _REASONS = (
 def reason_of(error: ValueError) -> str:
     """Describe a JSON error by its position and cause."""
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is no UTF-8"
+        return f"byte {error.start} is not UTF-8"
     if isinstance(error, json.JSONDecodeError):
         reason = next((ours for theirs, ours in _REASONS if theirs in error.msg), _NO_VALUE)
         return f"{reason} at line {error.lineno} column {error.colno}"

@@ -85,7 +85,7 @@ async def follow(
     An id that this job never had counts as the beginning. If the job is deleted meanwhile, the last
     event is `canceled`. An unknown job has no events.
     """
-    cursor, was_there = parse_id(after), False
+    cursor, existed = parse_id(after), False
     with subscriber.waking(keys.WAKE, job_id) as wake:
         while not subscriber.closed:
             wake.clear()
@@ -96,9 +96,9 @@ async def follow(
             for event in page.events:
                 cursor = int(event.id)
                 yield event
-            if page.state is None and was_there:
+            if page.state is None and existed:
                 yield Event(str(cursor + 1), JobState.CANCELED, {})
             if page.state is None or page.state.ended:
                 return
-            was_there = True
+            existed = True
             await wake.wait()

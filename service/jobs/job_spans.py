@@ -89,7 +89,7 @@ def report_stop(job: Job, queued_at: float) -> None:
 
 
 def record_note(note: Mapping[str, Any]) -> None:
-    """Report the span for a note of a script (`note` in life.lua).
+    """Report the span for a note of a script (`note` in transitions.lua).
 
     Notes record jobs that a script expired or reclaimed in addition to its main task. The reporting
     process stands in for a crashed worker, or for a worker that never claimed the job.

@@ -1,4 +1,4 @@
-"""Audit log: one object in the store per act of an operator, written before the act.
+"""Audit log: one object in the store per action of an operator, written before the action.
 
 `audit/2026/01/31/120000.125000-8f3a….json` is written with outcome `begun`, and again with the
 final outcome. If the record cannot be written, the act does not happen. If its process crashes, the

@@ -6,7 +6,7 @@ import { byId } from "./dom.js";
 import { showExamples } from "./examples.js";
 import { PlainFields } from "./fields.js";
 import { ImageLists, Media } from "./media.js";
-import { clearMistakes, showMistakes } from "./mistakes.js";
+import { clearMistakes, showMistakes } from "./field_errors.js";
 import { accepts, isDemo, ModelMenu } from "./models.js";
 import { ObjectFields } from "./objects.js";
 
@@ -15,7 +15,7 @@ import { ObjectFields } from "./objects.js";
  * @property {(model: import("./models.js").Model) => void} show Show what the model accepts, with
  *   its defaults.
  * @property {() => object} read Return the section's fields of a request.
- * @property {(body: object) => import("./mistakes.js").Mistake[]} [check] Find errors of a request.
+ * @property {(body: object) => import("./field_errors.js").Mistake[]} [check] Find errors of a request.
  * @property {(request: object) => void} [use] Fill in the values of a request.
  */
 

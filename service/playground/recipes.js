@@ -2,7 +2,7 @@
 
 import { parse } from "./api.js";
 import { byId } from "./dom.js";
-import { clearMistakes, showAlert } from "./mistakes.js";
+import { clearMistakes, showAlert } from "./field_errors.js";
 
 const NAMESPACE = "urn:atelier:recipe:1:";
 const PACKET_START = "<x:xmpmeta";

@@ -75,7 +75,7 @@ Day = Annotated[
 ]
 JobId = Annotated[str, Path(description="A job's `id`.")]
 Things = Annotated[Literal["models", "pools"], Path(description="Kind of what to pause or resume.")]
-WhyDeleted = Annotated[
+DeletionReason = Annotated[
     str, Query(alias="reason", max_length=500, description="Reason, for the audit log.")
 ]
 PoolName = Annotated[
@@ -187,7 +187,7 @@ async def requeue_job(
 
 @router.delete("/jobs/{job_id}", status_code=204, responses=problems(401, 403, 404, 503))
 async def delete_any_job(
-    job_id: JobId, front: Front, operator: OperatorOfCall, reason: WhyDeleted = ""
+    job_id: JobId, front: Front, operator: OperatorOfCall, reason: DeletionReason = ""
 ) -> Response:
     """Delete any tenant's job with its outputs; a job that has not ended is canceled first."""
     async with _audit(front).recording(operator, "delete job", job_id, reason):
@@ -289,7 +289,7 @@ async def evict_lora(
     name: Annotated[str, Path(description="The adapter's `name`.")],
     front: Front,
     operator: OperatorOfCall,
-    reason: WhyDeleted = "",
+    reason: DeletionReason = "",
 ) -> Response:
     """Delete an adapter that a tenant uploaded. Jobs that wait for it fail with `lora_gone`."""
     async with _audit(front).recording(operator, "evict adapter", f"{tenant}/{name}", reason):

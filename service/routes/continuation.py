@@ -13,7 +13,7 @@ from service.front_end.front_end import Front, KeyId, Tenant
 from service.http.body import read_json
 from service.http.inflight_limits import Hold
 from service.routes.documented_responses import CONTINUE
-from service.routes.generate import Wanted, serve
+from service.routes.generate import ReadRequest, serve
 from service.routes.jobs import JobId
 from service.schemas.request import ContinueRequest
 
@@ -31,7 +31,7 @@ async def continue_job(
     that no other request generates. The response is that of `POST /v1/generate`.
     """
 
-    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> Wanted:
+    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> ReadRequest:
         audition, limit = await front.job(job_id, tenant), front.settings.limits.max_body_bytes
         attempt.record_model(audition.request["model"])
         body = await read_json(request, limit, hold, partial(parse_as, ContinueRequest))

@@ -35,8 +35,8 @@ from service.tracing import spans
 
 router = APIRouter(tags=["generate"], route_class=DirectRoute)
 
-Wanted = tuple[GenerateRequest, Drafts | None]
-Read = Callable[[Hold, Attempt, tuple[str, ...]], Awaitable[Wanted]]
+ReadRequest = tuple[GenerateRequest, Drafts | None]
+Read = Callable[[Hold, Attempt, tuple[str, ...]], Awaitable[ReadRequest]]
 """Function that reads the request. Its arguments: a counter of the body's bytes, the attempt that
 parses it, and the accepted media types other than JSON."""
 
@@ -50,7 +50,7 @@ async def generate(request: Request, front: Front, tenant: Tenant, key_id: KeyId
     file type the file itself; with `Accept: text/event-stream` the job's events as they happen.
     """
 
-    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> Wanted:
+    async def read(hold: Hold, attempt: Attempt, media_types: tuple[str, ...]) -> ReadRequest:
         limit = front.settings.limits.max_body_bytes
         return await read_json(request, limit, hold, attempt.read), None
 
@@ -82,7 +82,7 @@ async def _admit(
     request: Request,
     front: FrontEnd,
     caller: Caller,
-    read: Callable[[Attempt, tuple[str, ...]], Awaitable[Wanted]],
+    read: Callable[[Attempt, tuple[str, ...]], Awaitable[ReadRequest]],
     accepted: Answer,
 ) -> AcceptedJob:
     """Read and admit the request's body, traced as one span."""

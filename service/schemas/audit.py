@@ -14,12 +14,12 @@ from service.schemas.examples import AUDIT, schema_example
 
 ID_BYTES = 6
 SERVICE = "atelier"
-"""Actor of automatic acts."""
+"""Actor of automatic actions."""
 FRONT_END = "front end at "
 
 
 class AuditRecord(BaseModel):
-    """Act of an operator, or of the service itself."""
+    """Action of an operator, or of the service itself."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -28,21 +28,21 @@ class AuditRecord(BaseModel):
     at: AwareDatetime
     """Start time (UTC, by the acting process's clock)."""
     key_id: str
-    """Id of the operator's key; empty for commands, access from the server's own machine, and acts
-    of the service itself."""
+    """Id of the operator's key; empty for commands, access from the server's own machine, and
+    actions of the service itself."""
     name: str
     """Name of the key; `USER@HOST` for a command; `atelier` for the service itself."""
     address: str
     """Client address of the request, by `server.trusted_proxies`; `command line at HOST` for a
     command that uses Redis directly; `front end at HOST` for the service itself."""
     act: str
-    """Requested act, such as `cancel job`."""
+    """Requested action, such as `cancel job`."""
     target: str
-    """Job, pool, model, adapter, tenant, key, … that the act affects."""
+    """Job, pool, model, adapter, tenant, key, … that the action affects."""
     reason: str = ""
     """Reason given by the operator."""
     details: dict[str, str] = Field(default_factory=dict)
-    """Further parameters of the act."""
+    """Further parameters of the action."""
     outcome: Literal["begun", "done", "failed"] = "begun"
     """Outcome; `begun`: still running, or its process crashed."""
     error: str = ""
@@ -62,7 +62,7 @@ class AuditPage(BaseModel):
     )
 
     data: list[AuditRecord]
-    """Acts, the oldest first."""
+    """Actions, the oldest first."""
 
 
 def automatic_act(act: str, target: str, reason: str, details: Mapping[str, str]) -> AuditRecord:

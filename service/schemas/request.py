@@ -174,7 +174,7 @@ class GenerateRequest(Body):
     """Image to start from. A data URI or bare base64 of a PNG, JPEG or WebP, or an http(s) URL if
     the server allows it."""
     mask_image: ImageData | None = None
-    """Mask of `image`: white areas are generated anew."""
+    """Mask of `image`: white areas are regenerated."""
     last_image: ImageData | None = None
     """Last frame of the video; `image` is the first."""
     control_image: ImageData | None = None
@@ -203,7 +203,7 @@ class GenerateRequest(Body):
     """Video in which Animate's character replaces the person under `mask_video`; format as
     `pose_video`."""
     mask_video: Video | None = None
-    """Mask of `control_video` or `background_video`: white areas are generated anew, black ones are
+    """Mask of `control_video` or `background_video`: white areas are regenerated, black ones are
     kept. As many frames as that video, or one image for all. Default: white."""
     conditioning_scale: Annotated[list[ImageScale], Field(max_length=MAX_HINTS)] | None = None
     """Strength of `control_video` and `reference_images` in VACE: one number, or one per layer that

@@ -237,7 +237,7 @@ class ModelView(View):
     backend: Literal["native", "diffusers"]
     """Generator of its images: JAX, or a diffusers pipeline on torch."""
     lacks: list[str]
-    """Promises of native models that do not hold for this one, such as `resume`."""
+    """Guarantees of native models that do not hold for this one, such as `resume`."""
     tasks: list[str]
     """Tasks that it serves, such as `text-to-image`."""
     fields: list[str]
@@ -288,8 +288,8 @@ class ModelView(View):
     ready: bool
     """Whether at least one of them has finished its warm-up."""
     warnings: list[str]
-    """Contents of its files, and of its adapters' for all tenants, that are not used as they are.
-    """
+    """Warnings about its files, and those of adapters for all tenants, whose contents are partly
+    ignored or changed."""
 
 
 class ModelPage(View):

@@ -7,7 +7,7 @@ from service.settings.section import Section
 
 
 class LoraSettings(Section):
-    """Adapter of the operator's, loaded by the workers of its model."""
+    """Adapter of the operator, loaded by the workers of its model."""
 
     source: str
     """Safetensors file, folder that contains only this file, or `hub-id@revision:file`. The
@@ -26,14 +26,14 @@ class LoraSettings(Section):
 
 
 class EmbeddingSettings(Section):
-    """Embedding (textual inversion) of the operator's, whose name prompts may contain."""
+    """Embedding (textual inversion) of the operator, whose name prompts may contain."""
 
     source: str
     """Safetensors file with `clip_l` and `clip_g` (SDXL) or `t5` (Flux), folder that contains only
     this file, or `hub-id@revision:file`. The revision and the file's name may be omitted if
     unambiguous."""
     model: str
-    """Name of the model that the embedding is for, as of an adapter."""
+    """Name of the model that the embedding is for, as for an adapter."""
     tenants: tuple[str, ...] = ()
     """Tenants that may use it. Default: all."""
 

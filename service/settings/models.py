@@ -129,7 +129,7 @@ class ModelSettings(Section):
         default_factory=dict
     )
     """Image-prompt networks, by the names that requests use: Redux for Flux. Each is a source or a
-    a table."""
+    table."""
     controls: dict[str, Annotated[ControlSettings, BeforeValidator(_with_source)]] = Field(
         default_factory=dict
     )
@@ -143,14 +143,14 @@ class ModelSettings(Section):
     whole checkpoint, or a single file: its path, or `owner/name:file` on the hub. Default: the
     checkpoint's."""
     text_encoder: str | None = None
-    """Text encoder in place of the checkpoint's, a source as of `vae`. Default: the checkpoint's.
-    """
+    """Text encoder in place of the checkpoint's, a source as for `vae`. Default: the
+    checkpoint's."""
     text_encoder_2: str | None = None
-    """Second text encoder in place of the checkpoint's, such as T5 for Flux; a source as of `vae`.
+    """Second text encoder in place of the checkpoint's, such as T5 for Flux; a source as for `vae`.
     Default: the checkpoint's."""
     transformer_2: str | None = None
-    """Low-noise expert of Wan 2.2 in place of the checkpoint's, a source as of `vae`. With a single
-    file of the high-noise expert as `source`, both experts are single files. Default: the
+    """Low-noise expert of Wan 2.2 in place of the checkpoint's, a source as for `vae`. With a
+    single file of the high-noise expert as `source`, both experts are single files. Default: the
     checkpoint's."""
     refiner: str | None = None
     """SDXL refiner for requests that run their last steps on it: folder in diffusers' layout, hub

@@ -134,7 +134,9 @@ def _wrong_shape(
     """Report a hires target that is smaller, or whose proportions differ by more than rounding."""
     for name in ("width", "height"):
         if second[name] < first[name]:
-            yield FieldError(f"{FIELD}.{name}", f"must be {first[name]} at least, the first pass's")
+            yield FieldError(
+                f"{FIELD}.{name}", f"must be at least {first[name]}, the first pass's size"
+            )
             return
     height = second["width"] * first["height"] / first["width"]
     width = second["height"] * first["width"] / first["height"]

@@ -148,8 +148,8 @@ def _ineffective_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
     entries = case.requested.get(CONTROL, ())
     for index, entry in enumerate(entries):
         if reason := _ineffective_reason(case, entry):
-            is_told = is_read_with_others(entry, entries, case.spec.controls)
-            effect = "its image has no effect, only its mode" if is_told else "has no effect"
+            sets_mode = is_read_with_others(entry, entries, case.spec.controls)
+            effect = "its image has no effect, only its mode" if sets_mode else "has no effect"
             yield FieldWarning(field=f"{CONTROL}.{index}", message=f"{effect}: {reason}")
 
 
@@ -197,9 +197,9 @@ def _weighted_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     """Warn about AUTOMATIC1111 syntax that a weighted prompt treats as text."""
     if case.fields.get("prompt_syntax") != "weighted":
         return
-    for is_there, fields, message in _AS_TEXT:
+    for is_present, fields, message in _AS_TEXT:
         for name in sorted({*fields} & case.requested.keys()):
-            if is_there(case.requested[name]):
+            if is_present(case.requested[name]):
                 yield FieldWarning(field=name, message=message)
 
 

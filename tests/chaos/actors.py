@@ -1,4 +1,4 @@
-"""Performs the acts of a plan on a system's processes, Redis and store."""
+"""Actions of a chaos plan, performed on a system's processes, Redis and store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.system import START_S, System
 
 
 class Actors:
-    """Runs one task per act; acts on the same target run one after the other."""
+    """Runs one task per action; actions on the same target run one after the other."""
 
     def __init__(self, system: System, tell: Callable[[str], None]) -> None:
         self._system = system
@@ -20,7 +20,8 @@ class Actors:
         self._store_turn = asyncio.Lock()
 
     async def perform(self, plan: Sequence[Act]) -> None:
-        """Perform all acts; returns once everything frozen, killed or broken has recovered."""
+        """Perform all actions of a plan; return once everything frozen, killed or broken has
+        recovered."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for act in plan:

@@ -65,7 +65,7 @@ class JobRecord:
     fence: int
     """Fence of the last claim."""
     settled: str
-    """Outcome of the last claim in the queue's record: fence, act, answer."""
+    """Outcome of the last claim in the queue's record: fence, call, response."""
     keys: tuple[str, ...]
     """Store keys of the outputs."""
     digests: tuple[str, ...]
@@ -102,9 +102,9 @@ class Exit:
     name: str
     code: int
     act: Kind | None
-    """Act on the process; None if it exited by itself."""
+    """Action on the process; None if it exited by itself."""
     lasted_s: float
-    """Seconds from the act to the exit."""
+    """Seconds from the action to the exit."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Invariants that hold for every history, whatever was done to the system."""
+"""Invariants that hold for every history, regardless of the actions on the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.plan import Kind
 
 ENDS = frozenset({"succeeded", "paused", "failed", "canceled", "expired"})
 DRAINED_S = 30.0
-"""Maximum seconds of an orderly exit, whatever was running."""
+"""Maximum seconds of an orderly exit, regardless of running jobs."""
 ROUNDED_S = 1e-4
 """Tolerance for sums of amounts rounded to millionths."""
 MICRO = 1_000_000
@@ -236,7 +236,8 @@ def nothing_left(history: History) -> Violations:
 
 
 def whole_capacity(history: History) -> Violations:
-    """An idle pool has all of its slots; it looks at each heartbeat, and ends otherwise."""
+    """An idle pool has all of its slots free; it checks this at each heartbeat, and exits
+    otherwise."""
     if history.pools_without_slots:
         yield f"{history.pools_without_slots} pools lost slots"
 

@@ -141,31 +141,33 @@ def by_reason(refused: Mapping[str, float]) -> Counts:
 def by_prometheus(prometheus: Prometheus) -> Counts:
     """Counts scraped by Prometheus."""
     counts: Counts = {}
-    for labels, value in ask(prometheus, ledger_sum("atelier_ledger_jobs_total", "outcome")):
+    for labels, value in query_values(
+        prometheus, ledger_sum("atelier_ledger_jobs_total", "outcome")
+    ):
         if value:
             counts[f"jobs {labels['outcome']}"] = value
     counts["jobs"] = sum(counts.values())
     for name in ("images", "frames", "pixels"):
         counts[name] = sum(
-            value for _, value in ask(prometheus, ledger_sum(f"atelier_{name}_total"))
+            value for _, value in query_values(prometheus, ledger_sum(f"atelier_{name}_total"))
         )
     seconds: Counter[str] = Counter()
     query = ledger_sum("atelier_job_device_seconds_total", "payer, outcome")
-    for labels, value in ask(prometheus, query):
+    for labels, value in query_values(prometheus, query):
         seconds["device"] += value
         seconds[labels["payer"]] += value
         seconds["lost"] += value * (labels["outcome"] == "lost")
     counts |= {f"{name}-seconds": round(value, DIGITS) for name, value in seconds.items()}
     answers = 'atelier_http_requests_total{route="/v1/generate",method="POST"}'
     counts["refusals"] = 0
-    for labels, value in ask(prometheus, f"sum by (status) ({answers})"):
+    for labels, value in query_values(prometheus, f"sum by (status) ({answers})"):
         counts[f"answers {labels['status']}"] = value
         counts["refusals"] += value * (labels["status"] >= "4")
-    refused = ask(prometheus, "sum by (reason) (atelier_jobs_refused_total)")
+    refused = query_values(prometheus, "sum by (reason) (atelier_jobs_refused_total)")
     return counts | by_reason({labels["reason"]: value for labels, value in refused})
 
 
-def ask(prometheus: Prometheus, expr: str) -> list[tuple[Mapping[str, str], float]]:
+def query_values(prometheus: Prometheus, expr: str) -> list[tuple[Mapping[str, str], float]]:
     return [(sample["metric"], float(sample["value"][1])) for sample in prometheus.query(expr)]
 
 
@@ -180,7 +182,7 @@ def differences(counted: Mapping[str, Counts]) -> list[str]:
 
 
 def size_of(minutes: float) -> Size:
-    """Length and acts of a run of some minutes, which spares front ends."""
+    """Length and actions of a run of some minutes, which spares front ends."""
     span_s = 60 * minutes
     return Size(span_s, round(span_s / ACT_EVERY_S), spared=FRONTS)
 

@@ -39,7 +39,7 @@ AT_ONCE = 8
 
 
 class Observer:
-    """Needs a reachable Redis."""
+    """Reader of a system's state through its API, Redis and store. Needs a reachable Redis."""
 
     def __init__(self, redis: Redis, client: Client, store: Path) -> None:
         self._redis = redis

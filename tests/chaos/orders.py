@@ -15,7 +15,7 @@ PICTURES, CLIPS = "pictures", "clips"
 """Names of the two models."""
 TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
 """Weights by tenant."""
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 """Steps of an image that takes a second or two, enough to interrupt it midway."""
 STORM = 20
 """Number of orders in a storm."""
@@ -46,8 +46,8 @@ AGAIN = "again"
 """Request that may reuse an equal job's files; all others are denoised."""
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
-    "long": _pictures(2, num_inference_steps=MOST_STEPS),
-    "longest": _pictures(7, num_inference_steps=MOST_STEPS, num_images=4),
+    "long": _pictures(2, num_inference_steps=MAX_STEPS),
+    "longest": _pictures(7, num_inference_steps=MAX_STEPS, num_images=4),
     "three": _pictures(3, num_inference_steps=400, num_images=3),
     "wide": _pictures(4, num_inference_steps=600, width=48),
     "from an image": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),

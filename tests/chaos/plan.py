@@ -1,4 +1,4 @@
-"""Plans of a chaos run: a seed gives the acts and their times, as data.
+"""Plans of a chaos run: a seed determines the actions and their times, as data.
 
 An act may happen later than planned, because a pool has to be running before it can drain. So a
 seed repeats the plan, but not every interleaving.
@@ -45,7 +45,7 @@ class Act:
 
 @dataclass(frozen=True)
 class ActKind:
-    """A kind of act with its possible targets and durations."""
+    """A kind of action with its possible targets and durations."""
 
     kind: Kind
     targets: tuple[str, ...]
@@ -66,11 +66,12 @@ ACT_KINDS = (
 
 
 TOGETHER_S = 0.5
-"""Maximum seconds between the acts of a pair; the second hits a system that is still recovering."""
+"""Maximum seconds between the actions of a pair; the second hits a system that is still
+recovering."""
 
 
 def make(seed: int, span_s: float, count: int, spared: Collection[str] = ()) -> tuple[Act, ...]:
-    """Make acts of a time span in pairs, in order of time; each sort occurs before any repeats.
+    """Make actions of a time span in pairs, in order of time; each kind occurs before any repeats.
 
     Args:
         spared: targets that no act may have.

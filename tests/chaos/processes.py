@@ -66,7 +66,7 @@ class Process:
         self._act: tuple[Kind, float] | None = None
         self._is_wanted = True
         self.turn = asyncio.Lock()
-        """Held while an act affects the process, so that acts do not overlap."""
+        """Held while an action affects the process, so that actions do not overlap."""
 
     @property
     def log(self) -> Path:
@@ -128,10 +128,10 @@ class Process:
         return time.monotonic() - self._act[1] if self._act else 0.0
 
     def kill(self) -> None:
-        self._ask(Kind.KILL, signal.SIGKILL)
+        self._signal(Kind.KILL, signal.SIGKILL)
 
     def drain(self) -> None:
-        self._ask(Kind.DRAIN, signal.SIGTERM)
+        self._signal(Kind.DRAIN, signal.SIGTERM)
 
     def drain_for_good(self) -> None:
         self._is_wanted = False
@@ -143,7 +143,7 @@ class Process:
     def thaw(self) -> None:
         self._send(signal.SIGCONT)
 
-    def _ask(self, kind: Kind, number: signal.Signals) -> None:
+    def _signal(self, kind: Kind, number: signal.Signals) -> None:
         was_killed = self._act and self._act[0] is Kind.KILL
         if self._runs and not was_killed:  # a large process takes a moment to exit
             self._act = (kind, time.monotonic())

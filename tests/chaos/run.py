@@ -22,7 +22,7 @@ from tests.chaos.processes import LOOK_EVERY_S, marked, until
 from tests.chaos.system import DEPOSIT_S, LEDGER_EVERY_S, System
 
 SETTLE_S = 240.0
-"""Maximum time between job ends once acts are over; the system shares two cores with other
+"""Maximum time between job ends once actions are over; the system shares two cores with other
 programs."""
 STORED_S = LEDGER_EVERY_S + 60.0
 """Time until the ledger's last record is in a file."""
@@ -32,15 +32,15 @@ CLEAN_S = DEPOSIT_S + 40.0
 
 @dataclass(frozen=True)
 class Size:
-    """Length of a run and number of its acts and orders."""
+    """Length of a run and number of its actions and orders."""
 
     span_s: float
-    """Seconds of orders and acts."""
+    """Seconds of orders and actions."""
     acts: int
     orders: int | None = None
     """None: as many as one of two cores completes in the span, by the undisturbed part."""
     spared: tuple[str, ...] = ()
-    """Processes that no act affects."""
+    """Processes that no action affects."""
 
 
 class Run:
@@ -54,8 +54,8 @@ class Run:
         self._system = System(folder, self.history)
 
     async def run(self) -> History:
-        """Run and return the history. Raises: TimeoutError: the system does not start or
-        recover."""
+        """Run the chaos plan and return its history. Raises: TimeoutError: the system does not
+        start or recover."""
         try:
             await self._run()
         finally:
@@ -96,7 +96,7 @@ class Run:
             await client.close()
 
     async def _learn(self, client: Client) -> float:
-        """Run every request once without acts, for the expected digests; return their mean
+        """Run every request once without actions, for the expected digests; return their mean
         seconds."""
         began = time.monotonic()
         for name, body in orders.REQUESTS.items():

@@ -28,7 +28,7 @@ OUTLIVE_JOBS = (
 )
 """Rows of keys that exist independently of jobs."""
 DRAWN = "drawn:TENANT:DIGEST"
-"""Row of the front ends' keys that depends on jobs."""
+"""Row of the keys by which front ends find a job to reuse, which depends on jobs."""
 EXPIRE = {
     DRAWN: QueueSettings().retention_s + 1,
     "call:CALL": 60.0,

@@ -14,7 +14,8 @@ from deploy.local.embedded_redis import embedded
 
 
 class Server:
-    """Use from the main thread: the server ends with the thread that started it."""
+    """Embedded Redis server of a chaos run. Use it from the main thread: the server ends with the
+    thread that started it."""
 
     def __init__(self, state: Path) -> None:
         self._state = state

@@ -30,7 +30,7 @@ from service.settings.usage import UsageSettings
 from tests import coarse
 from tests.chaos import checkpoints
 from tests.chaos.history import History
-from tests.chaos.orders import CLIPS, MOST_STEPS, PICTURES, TENANTS
+from tests.chaos.orders import CLIPS, MAX_STEPS, PICTURES, TENANTS
 from tests.chaos.plan import FRONTS, LEASE_S, POOLS
 from tests.chaos.processes import MARK, Process, until
 from tests.chaos.server import Server
@@ -44,7 +44,7 @@ NEVER = 1000
 LEDGER_EVERY_S = 5.0
 """Period of the ledger's files; short, for many files per run."""
 DEPOSIT_S = 20.0
-"""Longer than a POST whose client stays connected."""
+"""Lifetime of input files of unsubmitted jobs; longer than a POST whose client stays connected."""
 START_S = 150.0
 """Time for JAX, checkpoint and programs of several processes on a busy machine with two cores."""
 MODEL_OF = dict(zip(POOLS, (PICTURES, PICTURES, PICTURES, CLIPS), strict=True))
@@ -66,7 +66,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
         compile_cache=os.environ.get("TESTS_COMPILED") or None,
         redis=RedisSettings(url=url),
         server=ServerSettings(port=0, keys=True),
-        limits=LimitSettings(max_steps=MOST_STEPS),
+        limits=LimitSettings(max_steps=MAX_STEPS),
         queue=QueueSettings(
             lease_s=pace.lease_s,
             reap_every_s=pace.reap_every_s,
@@ -195,7 +195,7 @@ class System:
         return sum(log.count(words) for log in logs)
 
     def close(self) -> None:
-        """End the remaining processes, whatever their state."""
+        """End the remaining processes, regardless of their state."""
         for keeper in self._keepers:
             keeper.cancel()
         for process in self.processes.values():

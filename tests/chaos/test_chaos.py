@@ -1,5 +1,5 @@
-"""A short chaos run: every sort of act once, then all invariants. `make chaos` runs longer with a
-new seed each time."""
+"""A short chaos run: every kind of action once, then all invariants. `make chaos` runs longer with
+a new seed each time."""
 
 from __future__ import annotations
 

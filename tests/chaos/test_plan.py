@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.chaos import orders, plan
 
 
-def test_a_seed_is_a_plan() -> None:
+def test_plan_is_determined_by_its_seed() -> None:
     assert plan.make(1, 60, 20) == plan.make(1, 60, 20) != plan.make(2, 60, 20)
     assert orders.make(1, 60, 50) == orders.make(1, 60, 50) != orders.make(2, 60, 50)
 
@@ -17,7 +17,7 @@ def test_every_kind_occurs_before_any_repeats() -> None:
         assert {_act_kind(act) for act in half} == {(s.kind, s.targets) for s in plan.ACT_KINDS}
 
 
-def test_acts_overlap() -> None:
+def test_faults_overlap() -> None:
     acts = plan.make(3, 40, 20)
     gaps = [b.at_s - a.at_s for a, b in zip(acts[::2], acts[1::2], strict=True)]
     assert all(0 <= gap <= plan.TOGETHER_S for gap in gaps)

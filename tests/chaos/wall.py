@@ -1,4 +1,4 @@
-"""A failing store: exchanges its folder with a plain file atomically, and back."""
+"""A failing store, whose folder is atomically replaced by a plain file, and restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Wall:
-    """Breaks a store even for root, which passes permissions but cannot open a file as a folder."""
+    """Makes a store unusable even for root, which bypasses permissions but cannot open a file as a
+    folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -57,7 +57,7 @@ async def test_edit(call: Call, pool: StandIn) -> None:
     assert pool.received[0].request["image"]
 
 
-async def test_models(call: Call, pool: StandIn) -> None:
+async def test_models_are_listed(call: Call, pool: StandIn) -> None:
     assert await call("models") == [[MODEL, "model"]]
 
 

@@ -18,11 +18,11 @@ PAGES = {page.name: page.read_text() for page in sorted(RUNBOOK.parent.glob("*.m
 COMMAND = re.compile(r"`(atelier [^`\n]+)`|^(?:.* -- )?(atelier [^`\n]+)$", re.MULTILINE)
 SETTING = re.compile(rf"`((?:{'|'.join(Settings.model_fields)})\.[\w.*]+)`")
 EXPECTED = {"day-2.md", "gke.md", "operators.md", "redis.md", "runbook.md", "usage.md"}
-"""Pages that name commands, among others."""
+"""Pages that must be among those that name commands."""
 FILES = {"site.env", "tracing.env"}
 METRICS = (RUNBOOK.parents[1] / "reference" / "metrics.md").read_text()
 PLACE = re.compile(r"\*(Service|Pools|Cost)\*((?:(?:, | and )\"[^\"]+\"[^;|,*]*)+)")
-"""A dashboard, and panels of it."""
+"""Pattern of a dashboard's name followed by titles of its panels."""
 
 
 def commands(page: str) -> list[str]:

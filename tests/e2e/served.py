@@ -43,7 +43,7 @@ def checkpoints(root: Path) -> dict[str, Path]:
 
 def with_defaults(folder: Path, family: str) -> Path:
     """Make a checkpoint of a family whose defaults are those of a small request."""
-    request = SUITE[family].least_request
+    request = SUITE[family].smallest_request
     SUITE[family].least(folder)
     defaults = {field: request[field] for field in request if field not in ("seed", "num_images")}
     (folder / "atelier.json").write_text(json.dumps({"defaults": defaults}))

@@ -184,7 +184,7 @@ class System:
         return code
 
     def close(self) -> None:
-        """Stop the process, whatever its state."""
+        """Stop the process, regardless of its state."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

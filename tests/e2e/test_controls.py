@@ -19,9 +19,9 @@ from tests.families.suite import EVERY
 pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 ENTRY = EVERY["sdxl-controlnet"]
-MOST_LEVELS = 2
+MAX_LEVELS = 2
 SHOWS = 1.0
-"""Least mean change of an image by controls, in levels."""
+"""Minimum mean difference, in levels of 255, that controls must cause in an image."""
 REQUEST = {**ENTRY.request, "height": 56}
 BODY = {name: value for name, value in REQUEST.items() if name != "control"}
 
@@ -33,7 +33,7 @@ def test_controlled_request_matches_diffusers(system: System, folders: Files) ->
         for index, entry in enumerate(REQUEST["control"])
     ]
     controlled, plain = (drawn(system, {**BODY, "control": controls}) for controls in (entries, []))
-    assert np.abs(controlled - ENTRY.reference(folders["controlled"], REQUEST)).max() <= MOST_LEVELS
+    assert np.abs(controlled - ENTRY.reference(folders["controlled"], REQUEST)).max() <= MAX_LEVELS
     assert np.abs(controlled - plain).mean() > SHOWS
 
 

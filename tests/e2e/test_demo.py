@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the demo's start
 
 END_S = 300
 """Time-out of a job on a busy machine."""
-MOST_MIB = 4096
+MAX_MIB = 4096
 """MiB for the front end, Redis and one pool of each demo model together."""
 
 
@@ -51,7 +51,7 @@ def test_the_demo_makes_something_of_each_model(demo: Demo) -> None:
     assert address == demo.url
     assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
     assert demo.process.poll() is None
-    assert used_mib(family(demo.process.pid)) < MOST_MIB
+    assert used_mib(family(demo.process.pid)) < MAX_MIB
 
 
 def test_every_example_works(demo: Demo, tmp_path: Path) -> None:

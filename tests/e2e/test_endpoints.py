@@ -211,7 +211,9 @@ def test_video_has_equal_bytes_at_every_endpoint(
     assert data == video[0]
 
 
-def test_a_link_from_a_real_system_is_whole(http: httpx.Client, image: tuple[bytes, str]) -> None:
+def test_links_of_a_real_system_have_full_urls(
+    http: httpx.Client, image: tuple[bytes, str]
+) -> None:
     assert images_by_link(http) == image[0]
 
 

@@ -160,7 +160,7 @@ def kill_both(system: System, *commands: str) -> None:
     pids = [system.child(command) for command in commands]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: is_whole(system, pids), "everybody anew", START_S)
+    until(lambda: is_whole(system, pids), "all processes restarted", START_S)
 
 
 def is_whole(system: System, dead: list[int]) -> bool:

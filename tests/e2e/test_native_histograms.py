@@ -107,7 +107,7 @@ def test_histograms_are_classic_without_the_feature(watched: Watched) -> None:
     assert 0.25 < quantile < 0.5
 
 
-def test_all_else_is_the_same(watched: Watched) -> None:
+def test_counters_and_gauges_are_unchanged(watched: Watched) -> None:
     """Counters and gauges agree in name, labels and kind."""
     selector = f'{{__name__=~"atelier_.+",__name__!~"({"|".join(histograms(watched))})(_.+)?"}}'
     results = [samples(prometheus.query(selector)) for prometheus in (watched.native, watched.text)]

@@ -19,16 +19,16 @@ from tests.families.suite import EVERY
 pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 ENTRY = EVERY["flux2-edit"]
-MOST_LEVELS = 2
+MAX_LEVELS = 2
 SHOWS = 1.0
-"""Least mean change of an image by a reference, in levels."""
+"""Minimum mean difference, in levels of 255, that a reference must cause in an image."""
 IMAGE, FURTHER = (base64.b64encode(file).decode() for file in ENTRY.images.values())
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_edit_matches_diffusers(system: System, folders: Files) -> None:
     both = drawn(system, ENTRY.request, image=IMAGE, reference_images=[FURTHER])
-    assert np.abs(both - ENTRY.reference(folders["klein"], ENTRY.request)).max() <= MOST_LEVELS
+    assert np.abs(both - ENTRY.reference(folders["klein"], ENTRY.request)).max() <= MAX_LEVELS
     assert np.abs(both - drawn(system, ENTRY.request, image=IMAGE)).mean() > SHOWS
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)  # seconds, for the system's start
 
 PROMPT, SEED = "a red circle", 7
 FIELDS = {"width": 48, "height": 32, "num_inference_steps": 3, "guidance_scale": 4.0}
-MOST_LEVELS = 2
+MAX_LEVELS = 2
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -39,4 +39,4 @@ def test_single_file_matches_diffusers(system: System, folders: Files) -> None:
     assert response.status_code == 200, response.text
     with Image.open(io.BytesIO(response.content)) as image:
         drawn = np.asarray(image.convert("RGB"), np.int16)
-    assert np.abs(drawn - np.rint(255 * expected)).max() <= MOST_LEVELS
+    assert np.abs(drawn - np.rint(255 * expected)).max() <= MAX_LEVELS

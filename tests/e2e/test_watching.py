@@ -37,7 +37,7 @@ def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 NOTHING_BECAUSE = {
-    "the runtime of CPUs tells nothing of memory": (
+    "the CPU runtime does not report memory": (
         "Atelier: pools / Memory in use, of the limit / A",
         "Atelier: pools / Memory by kind / A",
         "instance:atelier_device_memory:ratio",
@@ -51,15 +51,15 @@ NOTHING_BECAUSE = {
         "Atelier: cost / MFU over paid time / A",
         "model:atelier_paid_mfu:ratio1h",
     ),
-    "nobody has asked for a video": (
+    "no video was requested": (
         "Atelier: cost / Cost of a frame / A",
         "model:atelier_frame_cost:dollars1h",
     ),
-    "no autoscaler is there": ("Atelier: cost / Pools needed and present / C",),
-    "nobody has taken a profile": ("Atelier: pools / Communication's share of a step / A",),
-    "a front end is there": ("AtelierFrontEndGone",),
+    "no autoscaler runs": ("Atelier: cost / Pools needed and present / C",),
+    "no profile was recorded": ("Atelier: pools / Communication's share of a step / A",),
+    "a front end is present": ("AtelierFrontEndGone",),
     "the system is younger than six hours": ("AtelierCompileCacheMisses",),
-    "nobody has set a safety check": (
+    "no safety check is configured": (
         "Atelier: service / Time of a safety check / A",
         "Atelier: service / Time of a safety check / B",
     ),
@@ -71,8 +71,8 @@ NOTHING_BECAUSE = {
         "Atelier: service / PSNR of shadows that differ / B",
         "AtelierVersionSteppedBack",
     ),
-    "nobody has paused anything": ("AtelierPaused",),
-    "no pool has models by turns": ("Atelier: pools / Models by turns / C",),
+    "nothing is paused": ("AtelierPaused",),
+    "no pool has models that take turns": ("Atelier: pools / Models that take turns / C",),
     "every image is exact": (
         "Atelier: pools / PSNR of presets / A",
         "Atelier: pools / PSNR of presets / B",
@@ -130,7 +130,7 @@ ANYWHERE = re.compile(r',?cluster=~"\.\*",namespace=~"\.\*"')
 """Matchers that every dashboard query contains."""
 UNMATCHED_BECAUSE = {
     "no alert has lasted long enough": ('ALERTS{alertname=~"Atelier.+",alertstate="firing"}',),
-    "the runtime of CPUs tells nothing of memory": (
+    "the CPU runtime does not report memory": (
         'atelier_device_memory_bytes{instance=~".*"}',
         'atelier_device_memory_bytes{kind="in_use"}',
         'atelier_device_memory_bytes{kind="limit"}',
@@ -143,8 +143,8 @@ UNMATCHED_BECAUSE = {
         'model:atelier_mfu:ratio_rate30m{model=~".*"}',
         'model:atelier_paid_mfu:ratio1h{model=~".*"}',
     ),
-    "nobody has asked for a video": ('model:atelier_frame_cost:dollars1h{model=~".*"}',),
-    "nobody has taken a profile": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
+    "no video was requested": ('model:atelier_frame_cost:dollars1h{model=~".*"}',),
+    "no profile was recorded": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
     "there is no alias": (
         'atelier_alias_weight{model=~".*"}',
         'atelier_alias_step_backs_total{model=~".*"}',
@@ -152,9 +152,9 @@ UNMATCHED_BECAUSE = {
         'atelier_shadow_psnr_db_bucket{model=~".*"}',
         "atelier_alias_step_backs_total",
     ),
-    "nobody has paused anything": ("atelier_paused",),
+    "nothing is paused": ("atelier_paused",),
     "no request has failed": ('atelier_http_requests_total{route=~"/v1/.+",status=~"5.."}',),
-    "no autoscaler is there": (
+    "no autoscaler runs": (
         "kube_horizontalpodautoscaler_spec_max_replicas"
         '{horizontalpodautoscaler=~"keda-hpa-atelier-pool.*"}',
     ),

@@ -30,12 +30,12 @@ EXCHANGES: list[dict[str, Any]] = json.loads(
 KEYLESS = "automatic1111: without a key"
 CASES = [case for case in dict.fromkeys(each["case"] for each in EXCHANGES) if case != KEYLESS]
 JOBS: dict[str, dict[str, Any]] = {
-    "openai: what a chat asks for": {"num_images": 1},
+    "openai: request of a chat": {"num_images": 1},
     "openai: size and number": {"num_images": 2, "width": 64, "height": 64},
     "openai: further parameters of the settings": {"seed": 7, "num_inference_steps": 3},
     "openai: edit one image": {"prompt": "a blue circle", "num_images": 1},
     "openai: edit a list of images": {"num_images": 2, "width": 64, "height": 64},
-    "automatic1111: what a chat asks for": {"num_inference_steps": 4, "width": 64},
+    "automatic1111: request of a chat": {"num_inference_steps": 4, "width": 64},
     "automatic1111: number and negative prompt": {"num_images": 2, "negative_prompt": "blur"},
     "automatic1111: further parameters of the settings": {"seed": 7, "guidance_scale": 3},
     KEYLESS: {"num_images": 1},

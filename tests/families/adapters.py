@@ -22,13 +22,13 @@ from jax.stages import Compiled
 from safetensors.numpy import save_file
 
 from deploy.bench.engine.adapters import layers_by_name
+from models.adapters.adaptable_layers import names_of
 from models.adapters.banks import page_arrays, page_axis
 from models.adapters.files.adapter import Adapter, KernelShape
 from models.adapters.files.formats import inspect, read
 from models.adapters.files.name_table import Names, NetworkNames
 from models.adapters.fuse import fusing
 from models.adapters.install import install_banks
-from models.adapters.names_of import names_of
 from models.interface.adapters import with_bank_pages
 from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.parallel.axis_rules import Layout

@@ -49,7 +49,7 @@ PAIRS = 5
 OF_ONE_PAGE = ("lokr", "loha")
 """Other kinds of adapters with as many pages as a LoRA."""
 EXACT = "float32"
-MOST_LEVELS, LEAST_DB = 2, 60.0
+MAX_LEVELS, MIN_DB = 2, 60.0
 """Tolerance for sums in another order: levels of 255, PSNR in dB."""
 LATENTS = 1e-4
 """Relative tolerance of the last step: W x + B A x sums in another order than (W + B A) x."""
@@ -133,7 +133,9 @@ def load(family: str, folder: Path, adapters: Path, dtype: str) -> Model:
     if family == "wan":
         loras.make("low noise", 16, expert="low")
     return Model(
-        plain, loras, {**EVERY[family].least_request, "num_inference_steps": STEPS.get(family, 3)}
+        plain,
+        loras,
+        {**EVERY[family].smallest_request, "num_inference_steps": STEPS.get(family, 3)},
     )
 
 
@@ -164,7 +166,8 @@ def mixed(model: Model) -> list[Fields]:
 
 
 async def test_batch_of_eight_adapters_matches_single_rows(models: Models, layout: Layout) -> None:
-    """Exact batching of eight rows: the first step, at some places of the batch.
+    """Each row of an exact batch of eight, each with another adapter, gets the bits of a single row
+    at several positions of the batch, in its first step.
 
     tests/parallel/test_adapters.py tests the same in float32.
     """
@@ -182,7 +185,7 @@ async def test_batch_of_eight_adapters_matches_single_rows(models: Models, layou
 
 @pytest.mark.parametrize("family", ["sdxl"], indirect=True)
 async def test_adapters_change_the_encoding_of_every_chunk(models: Models, layout: Layout) -> None:
-    """Each chunk is encoded like a prompt of its own, with and without the adapter."""
+    """Each chunk is encoded like a separate prompt, with and without the adapter."""
     model = models(EXACT)
     adapter = model.loras["whole 0"]
     with model.engine(PAGES, layout, ROWS, exact(ROWS)) as engine:
@@ -208,7 +211,8 @@ def latents(state: Any) -> bytes:
 async def test_loading_and_evicting_adapters_change_no_bit(
     dtype: str, models: Models, layout: Layout
 ) -> None:
-    """The banks have no room for all adapters.
+    """Loading and evicting adapters changes no bit of an image, although the banks cannot hold all
+    of them.
 
     Alone, requests run in another order, with other pages.
     """
@@ -230,7 +234,7 @@ def distinct(requests: list[Fields]) -> set[str]:
 async def test_image_resumes_in_another_engine_from_its_snapshot(
     models: Models, layout: Layout
 ) -> None:
-    """The adapters have other pages in the second engine.
+    """An image resumes from its snapshot in another engine, where its adapters occupy other pages.
 
     One of Wan's adapters is for the last steps, which remain however late the snapshot is.
     """
@@ -249,7 +253,8 @@ async def test_image_resumes_in_another_engine_from_its_snapshot(
 
 
 async def test_banks_without_adapters_change_no_bit(models: Models, layout: Layout) -> None:
-    """Compare with networks without banks, before and after another image has adapters."""
+    """Networks with empty banks equal networks without banks, before and after another image has
+    adapters."""
     model = models(EXACT)
     with model.engine(0, layout) as engine:
         expected = await one(engine, model.fields)
@@ -309,12 +314,13 @@ def assert_alike(actual: RowOutput, expected: RowOutput) -> None:
     (latents, pixels), (expected_latents, expected_pixels) = values(actual), values(expected)
     gap = np.abs(latents - expected_latents).max() / np.abs(expected_latents).max()
     assert gap < LATENTS, f"{gap:.1e}"
-    assert np.abs(pixels.astype(int) - expected_pixels).max() <= MOST_LEVELS
-    assert psnr_db(actual, expected) >= LEAST_DB
+    assert np.abs(pixels.astype(int) - expected_pixels).max() <= MAX_LEVELS
+    assert psnr_db(actual, expected) >= MIN_DB
 
 
 async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: Layout) -> None:
-    """Compare with steps by hand that use each scale's weights in turn.
+    """An adapter with several scales equals steps run without an engine, each with the weights of
+    its scale.
 
     The prompt has the first scale.
     """
@@ -348,7 +354,8 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
 async def test_branch_with_an_adapter_has_it_from_its_first_step(
     models: Models, layout: Layout
 ) -> None:
-    """An uninterrupted image whose adapter has no scale before that step is the same."""
+    """A branch with an adapter equals an uninterrupted image whose adapter has scale 0 before the
+    branch's first step."""
     model = models(EXACT)
     lora, fields = model.loras["part 0"], {**model.fields, "num_inference_steps": 4}
     with model.engine(PAGES, layout) as engine:
@@ -378,7 +385,8 @@ async def test_fast_batching_differs_only_by_rounding(models: Models, layout: La
 async def test_fast_batches_keep_adapters_in_step_caches(
     models: Models, layout: Layout, quality: str
 ) -> None:
-    """The blocks that a step may skip run for a part of the batch, with its rows' adapters."""
+    """Blocks that a step cache may skip run for a part of a fast batch, with the adapters of its
+    rows."""
     model = models(EXACT)
     fields = {**model.fields, "quality": quality}
     requests = [asking(fields, model.loras[name]) for name in ("whole 0", "whole 1")]

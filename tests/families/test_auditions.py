@@ -60,7 +60,7 @@ families whose schedules allow it."""
 def test_drafts_continue_with_more_steps_if_the_schedule_allows(family: str, folder: Path) -> None:
     pipeline = loaded(family, folder, "float32")
     few, more, position, fields = MORE_STEPS.get(family, (STEPS, 2 * STEPS, 0, {}))
-    request = {**pipeline.spec.defaults, **EVERY[family].least_request, "seed": 1, **fields}
+    request = {**pipeline.spec.defaults, **EVERY[family].smallest_request, "seed": 1, **fields}
     draft, longer = (
         pipeline.prepare({**request, "num_inference_steps": steps}, EVERY[family].images).steps
         for steps in (few, more)
@@ -73,13 +73,13 @@ def test_drafts_continue_with_more_steps_if_the_schedule_allows(family: str, fol
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> dict[str, Any]:
-    request = {**engine.pipeline.spec.defaults, **EVERY[family].least_request}
+    request = {**engine.pipeline.spec.defaults, **EVERY[family].smallest_request}
     return {**request, "num_inference_steps": STEPS, "seed": 1, "num_images": 1, **more}
 
 
 @pytest.mark.parametrize("engine", ["float32", "bfloat16"], indirect=True)
 async def test_draft_finishes_with_the_same_bytes(family: str, engine: Engine) -> None:
-    """Stopped and finished in a batch, and compared with one run alone."""
+    """An image stopped and finished in batches has the bytes of an image that runs alone."""
     images = EVERY[family].images
     fields, other = fields_of(family, engine), fields_of(family, engine, seed=2)
     progress: list[tuple[int, int]] = []
@@ -134,7 +134,7 @@ async def test_branch_continues_its_draft_with_other_fields(
 def by_hand(
     pipeline: Pipeline, before: dict[str, Any], after: dict[str, Any], images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Draw the first steps of one request and the other steps of another, without an engine."""
+    """Generate the first steps of one request and the other steps of another, without an engine."""
     first, second = (pipeline.prepare(fields, images) for fields in (before, after))
     *_, stopped = denoise(pipeline, replace(first, steps=first.steps[:STOP]))
 

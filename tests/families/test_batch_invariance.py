@@ -79,7 +79,7 @@ def mixed(family: str) -> list[Fields]:
     Two have weighted prompts, which share batches with plain prompts.
     """
     entry = EVERY[family]
-    base, turns, scale = entry.least_request, entry.batch_variants, entry.scale
+    base, turns, scale = entry.smallest_request, entry.batch_variants, entry.scale
     caches = (
         "planned" if entry.step_plans else "exact",
         "cached" if entry.step_caches else "exact",
@@ -131,7 +131,8 @@ async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> l
 async def test_batching_changes_no_bit(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """Engines of four slots and of one run one row at a time; the first reuses encoded prompts.
+    """Images are the same in a batch of an engine of four slots and alone in an engine of one,
+    although only the first engine reuses encoded prompts.
 
     Images resume in the other engine, too.
     """
@@ -161,7 +162,8 @@ def reused_prompts(pipeline: Pipeline) -> float:
 async def test_padded_batch_is_equal_at_every_position(
     pipeline: Pipeline, family: str, layout: Layout, kept: MemoryCache
 ) -> None:
-    """Each row's step runs at each place, with others and with copies of itself.
+    """Each row's step has the same bits at each position of a padded batch, with other rows and
+    with copies of itself.
 
     Whole images are compared, too.
     """
@@ -198,7 +200,7 @@ async def test_fast_batching_reports_its_actual_difference(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The reported levels are the difference between the images of its batch sizes."""
-    request = SUITE["flux"].least_request
+    request = SUITE["flux"].smallest_request
     folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
     flux = registry.load("flux", str(folder), "bfloat16", {})
     kept = MemoryCache()

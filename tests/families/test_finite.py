@@ -24,7 +24,7 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(family: str, pipeline: Pipeline) -> dict[str, Any]:
-    return {**pipeline.spec.defaults, **EVERY[family].least_request, "seed": 1}
+    return {**pipeline.spec.defaults, **EVERY[family].smallest_request, "seed": 1}
 
 
 def test_every_part_of_an_output_is_checked(family: str, folder: Path) -> None:

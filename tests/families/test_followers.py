@@ -27,7 +27,7 @@ from workers.programs.tracer import Tracer
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 FEW = {"prompt": "a red circle", "seed": 1, "num_inference_steps": 5}
-Wishes = Sequence[dict[str, Any]]
+FieldSets = Sequence[dict[str, Any]]
 """Fields of requests."""
 THRESHOLDING: dict[str, Any] = {"thresholding": True, "sample_max_value": 2.5}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -55,15 +55,17 @@ def abstract(source: Path, entry: SuiteEntry) -> Pipeline:
     )
 
 
-def requests(pipeline: Pipeline, entry: SuiteEntry, wishes: Wishes) -> Iterator[dict[str, Any]]:
+def requests(
+    pipeline: Pipeline, entry: SuiteEntry, field_sets: FieldSets
+) -> Iterator[dict[str, Any]]:
     """Yield a default request without guidance, one with each choice, and a weighted prompt."""
-    for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes)]:
+    for guidance, more in [(entry.unguided, {}), *product([entry.guided], field_sets)]:
         yield {**pipeline.spec.defaults, **FEW, **entry.image_fields, **guidance, **more}
     weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
     yield {**pipeline.spec.defaults, **FEW, **entry.image_fields, **entry.unguided, **weighted}
 
 
-def with_schedulers(pipeline: Pipeline) -> Wishes:
+def with_schedulers(pipeline: Pipeline) -> FieldSets:
     """Return a request's fields for each scheduler, and for each of its options."""
     return [
         {"scheduler": {"name": name, **options}}
@@ -74,7 +76,7 @@ def with_schedulers(pipeline: Pipeline) -> Wishes:
     ]
 
 
-def with_presets(pipeline: Pipeline) -> Wishes:
+def with_presets(pipeline: Pipeline) -> FieldSets:
     """Return a request's fields for each preset."""
     return [{"quality": name} for name in pipeline.spec.quality_names]
 
@@ -88,7 +90,7 @@ def source_of(name: str, folder: Path) -> Path:
 
 
 def steps_traced(
-    name: str, folder: Path, wishes_of: Callable[[Pipeline], Wishes]
+    name: str, folder: Path, field_sets_of: Callable[[Pipeline], FieldSets]
 ) -> tuple[set[StepProgram], Pipeline]:
     """Trace the steps of requests that another pipeline has prepared.
 
@@ -99,7 +101,7 @@ def steps_traced(
     rows: dict[Hashable, Any] = {}
     traced: set[Hashable] = set()
     programs: set[StepProgram] = set()
-    for fields in requests(first, entry, wishes_of(first)):
+    for fields in requests(first, entry, field_sets_of(first)):
         message = json.loads(json.dumps(outline(first.prepare(fields, entry.images))))
         programs |= trace(fresh, outlined(message), rows, traced)
     return programs, first

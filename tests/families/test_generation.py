@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 LATENTS = 1e-4
 """Relative tolerance of each step, for sums in another order."""
-MOST_LEVELS, LEAST_DB = 2, 60.0
+MAX_LEVELS, MIN_DB = 2, 60.0
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "data 2": {"data": 2},
@@ -99,6 +99,6 @@ def assert_alike(actual: np.ndarray, expected: np.ndarray) -> None:
     """Check that two images are equal but for rounding."""
     assert actual.shape == expected.shape
     levels = np.abs(actual.astype(int) - expected)
-    assert levels.max() <= MOST_LEVELS
+    assert levels.max() <= MAX_LEVELS
     noise = np.mean(np.square(levels))
-    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= MIN_DB

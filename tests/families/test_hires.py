@@ -31,7 +31,7 @@ from workers.programs.second_pass import image_file
 
 Fields = dict[str, Any]
 FIRST, SECOND = 4, 5
-"""Steps of the passes, of the second pass before `strength`."""
+"""Steps of the first pass, and of the second pass before `strength` shortens it."""
 
 
 WITHOUT = frozenset(name for name, entry in EVERY.items() if not entry.has_strength)
@@ -59,7 +59,7 @@ async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Eng
 
 
 def plain(family: str, engine: Engine) -> Fields:
-    request = {**EVERY[family].least_request, "seed": 1, "num_inference_steps": FIRST}
+    request = {**EVERY[family].smallest_request, "seed": 1, "num_inference_steps": FIRST}
     noisy = "euler_ancestral"  # adds noise at each step, where the family has it
     if noisy in engine.pipeline.spec.schedulers:
         request["scheduler"] = {"name": noisy}
@@ -88,7 +88,8 @@ async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, byt
 
 
 async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
-    """Images are the same together, alone and from a snapshot in either pass, by each upscaler.
+    """Images are the same in a batch, alone, and resumed from a snapshot in either pass, with each
+    upscaler.
 
     An unfit snapshot of the second pass is ignored.
     """
@@ -141,8 +142,8 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
     broken = replace(
         snapshots[max(snapshots)], leaves={"['latents']": np.zeros((1, 1), np.float32)}
     )
-    anew = await engine.generate(requests[0], images, begin=broken)
-    assert np.array_equal(anew.pixels, pictures[0]), "it begins with its first pass"
+    restarted = await engine.generate(requests[0], images, begin=broken)
+    assert np.array_equal(restarted.pixels, pictures[0]), "it begins with its first pass"
     for at in {1, first, first + 1, steps} & snapshots.keys():
         resumed = await engine.generate(requests[0], images, begin=snapshots[at])
         assert np.array_equal(resumed.pixels, pictures[0]), at

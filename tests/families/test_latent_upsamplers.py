@@ -55,7 +55,12 @@ async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Eng
 
 def asked(family: str, engine: Engine) -> dict[str, Any]:
     spec = engine.pipeline.spec
-    fields = {**spec.defaults, **EVERY[family].least_request, "num_inference_steps": 2, "seed": 1}
+    fields = {
+        **spec.defaults,
+        **EVERY[family].smallest_request,
+        "num_inference_steps": 2,
+        "seed": 1,
+    }
     multiple = spec.limits.size_multiple_px
     return {**fields, "hires": with_defaults({}, fields, multiple, spec.enlargers)}
 
@@ -63,7 +68,7 @@ def asked(family: str, engine: Engine) -> dict[str, Any]:
 async def by_hand(
     engine: Engine, fields: dict[str, Any], images: Mapping[str, bytes]
 ) -> EngineOutput:
-    """Draw both passes as two requests: pixels, and sound if there is any."""
+    """Generate both passes as two requests: pixels, and sound if there is any."""
     first, second = prepared_passes(engine.pipeline, fields, images)
     assert second is not None
     rows: list[Row] = []
@@ -79,7 +84,8 @@ async def by_hand(
 async def test_two_passes_by_the_models_own_upscaler(
     family: str, engine: Engine, begun: str
 ) -> None:
-    """Alike by two requests, in a batch with plain requests, and from snapshots."""
+    """Images are the same as those of two requests, in a batch with plain requests, and resumed
+    from snapshots."""
     fields, images = asked(family, engine), IMAGES[begun]
     plain = {name: value for name, value in fields.items() if name != "hires"}
     larger = {**plain, **{name: fields["hires"][name] for name in ("width", "height")}}
@@ -117,8 +123,8 @@ async def test_two_passes_by_the_models_own_upscaler(
     broken = replace(
         snapshots[max(snapshots)], leaves={"['latents']": np.zeros((1, 1), np.float32)}
     )
-    anew = await engine.generate(fields, images, begin=broken)
-    assert np.array_equal(anew.pixels, result.pixels), "it begins with its first pass"
+    restarted = await engine.generate(fields, images, begin=broken)
+    assert np.array_equal(restarted.pixels, result.pixels), "it begins with its first pass"
 
 
 def _second(engine: Engine) -> Mapping[str, Any]:
@@ -133,8 +139,9 @@ def test_other_families_have_no_latent_upsampler(name: str, tmp_path: Path) -> N
 
 
 def test_its_second_pass_is_planned(family: str, folder: Path) -> None:
-    """The plan includes the network's weights, from shapes alone."""
-    sketch = sketch_of(str(folder), "float32", {**EVERY[family].least_request, "hires": {}})
+    """The plan of a request with a latent upscaler includes that network's weights, from shapes
+    alone."""
+    sketch = sketch_of(str(folder), "float32", {**EVERY[family].smallest_request, "hires": {}})
     assert sketch.second_pass is not None and sketch.second_pass.weights == sketch.weights
     networks = {weight.network for weight in sketch.second_pass.encode.weights}
     assert networks - {weight.network for weight in sketch.encode.weights}

@@ -137,7 +137,7 @@ class CollectionRecorder:
 def collected() -> Mapping[str, Mapping[str, bool]]:
     """Return the models of each test, and whether the gate has a case of them.
 
-    Pytest collects anew in this process, since the current run may be partial.
+    Pytest collects again in this process, since the current run may be partial.
     """
     plugin = CollectionRecorder()
     code = pytest.main([*COLLECT, *(str(ROOT / place) for place in (HERE, HOSTS))], [plugin])

@@ -39,13 +39,14 @@ COUNTED = [name for name, entry in EVERY.items() if entry.images and entry.step_
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) -> None:
-    """Two sizes with the same images, whose tokens do not grow with the output."""
+    """The volume of a bucket is in proportion to its tokens, for two sizes with the same input
+    images, whose tokens do not grow with the output."""
     entry = EVERY[name]
     pipeline = loaded(name, entry.least(tmp_path), "float32", reader=SHAPES)
     assert isinstance(pipeline, DenoisingPipeline)
     pixels_of_a_token = []
     for times in (1, 4):
-        fields = {**pipeline.spec.defaults, **entry.least_request}
+        fields = {**pipeline.spec.defaults, **entry.smallest_request}
         fields["width"] *= times
         images = entry.largest_images or entry.images
         tokens = pipeline.plan_request(pipeline.read(fields), images).tokens

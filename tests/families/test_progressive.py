@@ -58,7 +58,7 @@ async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Eng
 
 
 def fields_of(family: str, engine: Engine, **more: Any) -> Fields:
-    spec, least = engine.pipeline.spec, EVERY[family].least_request
+    spec, least = engine.pipeline.spec, EVERY[family].smallest_request
     sides = {name: 2 * max(least[name], spec.limits.min_side_px) for name in ("width", "height")}
     request = {**least, **sides, "seed": 1, "num_inference_steps": STEPS, "quality": "grows"}
     noisy = "euler_ancestral"  # adds noise at each step, where the family has it
@@ -68,7 +68,8 @@ def fields_of(family: str, engine: Engine, **more: Any) -> Fields:
 
 
 async def test_batching_and_snapshots_change_no_bit(family: str, engine: Engine) -> None:
-    """Alone, in a batch with rows of either size, and from a snapshot in either pass."""
+    """An image is the same alone, in a batch with rows of either size, and resumed from a snapshot
+    in either pass."""
     fields = fields_of(family, engine)
     small, full = passes(fields, engine.pipeline.spec)
     assert full is not None and small["width"] * 2 == full["width"]
@@ -111,8 +112,8 @@ async def test_batching_and_snapshots_change_no_bit(family: str, engine: Engine)
 
 
 async def test_progressive_passes_equal_separate_engine_passes(family: str, engine: Engine) -> None:
-    """Drawn by hand: the small steps' estimate is enlarged, and gets the noise of the exact
-    image."""
+    """Both passes equal steps without an engine: the estimate of the small steps is enlarged, and
+    gets the noise of the exact image."""
     fields, pipeline = fields_of(family, engine), engine.pipeline
     small, full = passes(fields, pipeline.spec)
     assert full is not None
@@ -128,7 +129,8 @@ async def test_progressive_passes_equal_separate_engine_passes(family: str, engi
 
 
 async def test_calibration_matches_the_engine(family: str, engine: Engine) -> None:
-    """Calibration also counts the operations of steps of either size."""
+    """The operations that calibration counts, with steps of either size, are those of the
+    engine."""
     generator = ImageGenerator(engine.pipeline, engine.layout, exact(1), None)
     fields = fields_of(family, engine)
     try:
@@ -161,7 +163,7 @@ def test_progressive_rows_share_programs_with_exact_rows(family: str, engine: En
     assert is_guided in ([True] * 4 + [False] * 2, [False] * STEPS)
 
 
-def test_every_number_of_steps_is_parted(family: str, folder: Path) -> None:
+def test_both_passes_have_the_requested_steps_in_total(family: str, folder: Path) -> None:
     """Both passes together have the requested number of steps, by each model's rounding."""
     spec = loaded(family, folder, "float32", qualities=PRESETS).spec
     for steps in (*range(2, 60), 100, 999):
@@ -174,7 +176,8 @@ def test_every_number_of_steps_is_parted(family: str, folder: Path) -> None:
 
 
 async def test_sizes_may_share_the_steps_of_a_bucket(layout: Layout, tmp_path: Path) -> None:
-    """The image with padded tokens equals that of exact steps, and has the same bytes alone."""
+    """An image with smaller first steps and padded tokens equals that of exact steps, and has the
+    same bytes alone."""
     folder = EVERY["flux"].least(tmp_path)
     unpadded, shared = (
         Engine(loaded("flux", folder, "float32", qualities=PRESETS, token_buckets=extra), layout, 2)

@@ -36,13 +36,8 @@ def test_a_familys_folder_is_like_the_others(name: str) -> None:
 
 
 LINES = {
-<<<<<<< HEAD
-    **{"chroma": 560, "flux2": 785, "krea2": 700, "qwenimage": 965, "qwenimage/edit": 360},
-    **{"qwenimage21": 730, "qwenimage21/edit": 280, "zimage": 1225},
-=======
-    **{"flux2": 785, "krea2": 700, "qwenimage": 980, "qwenimage/edit": 360},
+    **{"chroma": 560, "flux2": 785, "krea2": 700, "qwenimage": 980, "qwenimage/edit": 360},
     **{"qwenimage21": 730, "qwenimage21/edit": 280, "zimage": 1240},
->>>>>>> work-files
 }
 """Maximum lines of Python of families that are made of shared parts, with their suite entries.
 

@@ -189,7 +189,7 @@ async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: Memor
 
 @pytest.mark.parametrize("case", SIZES)
 def test_bucketed_steps_match_unpadded_steps(case: str, load: Load) -> None:
-    """Images differ by rounding, even without padding:
+    """Images with and without token buckets differ by rounding, even without padding:
 
     XLA sums a masked softmax in another order.
     """
@@ -236,7 +236,8 @@ def test_padded_image_matches_diffusers(
 async def test_resumed_padded_image_is_bitwise_equal(
     bucketed: Pipeline, unpadded: Pipeline, kept: MemoryCache
 ) -> None:
-    """A worker whose sizes have separate steps starts anew: the snapshot has another shape."""
+    """A resumed image with padded tokens is bitwise equal. A worker with separate steps for each
+    size starts again, because the snapshot has another shape."""
     fields = request(bucketed, SHORT[0], num_inference_steps=16)
     first, second, other = (
         Engine(item, layout(), slots=1, executables=kept) for item in (bucketed, bucketed, unpadded)

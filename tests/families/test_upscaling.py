@@ -1,4 +1,4 @@
-"""Upscalers with every family: images are upscaled, whatever runs in the same batch."""
+"""Upscalers with every family: images are upscaled, regardless of the rest of the batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_image_is_upscaled(family: str, folder: Path, layout: Layout) -> N
     assert pipeline.spec.upscalers == {"twice": upscalers["twice"].spec}
     assert "upscale" in pipeline.spec.fields
     entry = EVERY[family]
-    plain = {**pipeline.spec.defaults, **entry.least_request, "seed": 1}
+    plain = {**pipeline.spec.defaults, **entry.smallest_request, "seed": 1}
     engine = Engine(pipeline, layout, slots=3, upscalers=upscalers)
     requests = [{**plain, "upscale": {"name": "twice", "scale": scale}} for scale in (2, 1.5)]
     try:

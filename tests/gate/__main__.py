@@ -27,7 +27,7 @@ from tests.gate.outcomes import FILES, Outcomes
 from tests.gate.selection import ALONE, MARKERS, ROOT, WAITING, Selection, invocations
 
 HERE = ROOT.parent
-MOST_RETRIES = 5
+MAX_RETRIES = 5
 """Maximum number of failed tests that are retried; more failures are not flakes and fail the
 run."""
 FAILED, NO_TESTS = 1, 5
@@ -93,8 +93,8 @@ def pytest(*arguments: str, written: Path, folder: Path) -> subprocess.Popen[byt
 
 def retry(results: Results, folder: Path = HERE) -> dict[str, str]:
     """Retry failed tests alone; return the errors of those that passed this time. Nothing is
-    retried if more tests failed than MOST_RETRIES, or if files could not be collected."""
-    if results.broken or not 0 < len(results.failed) <= MOST_RETRIES:
+    retried if more tests failed than MAX_RETRIES, or if files could not be collected."""
+    if results.broken or not 0 < len(results.failed) <= MAX_RETRIES:
         return {}
     retried = Results()
     with TemporaryDirectory() as written:
@@ -115,7 +115,7 @@ def run_tier(tier: str, shard: str) -> int:
     alone = [selection for name, selection in selections.items() if name == ALONE]
     waiting = [selection for name, selection in selections.items() if name == WAITING]
     computing = [part for part in selections.values() if part not in (*alone, *waiting)]
-    run_parts = partial(_run_parts, results=results, most=100 if tier == "all" else MOST_RETRIES)
+    run_parts = partial(_run_parts, results=results, most=100 if tier == "all" else MAX_RETRIES)
     with ThreadPoolExecutor(1 if tier == "all" else 2) as threads:
         list(threads.map(run_parts, (computing, waiting)))
     run_parts(alone)

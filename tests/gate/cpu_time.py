@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 
 class CpuTimes:
-    """The plugin."""
+    """Pytest plugin that records the CPU time of each test."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class CpuTimes:
         self._count(ENDING if is_ending else report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the file."""
+        """Write the recorded CPU times to the file."""
         times = {name: round(seconds, 3) for name, seconds in self._by_test.items()}
         self._path.write_text(json.dumps(times, indent=0))
 

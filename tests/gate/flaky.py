@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "flaky.csv"
 COLUMNS = ("test", "commit", "load", "error")
-MOST_OPEN = 15
+MAX_OPEN = 15
 """Maximum number of open lines, enforced by a test."""
 
 

@@ -25,7 +25,7 @@ class Group:
     """Tests that run in one process."""
 
     files: tuple[str, ...]
-    """Relative to the folder that pytest runs in."""
+    """Test files, relative to the folder that pytest runs in."""
     family: str | None = None
     """Family named by the cases of this part of a file; empty: cases that name no family; None:
     all."""

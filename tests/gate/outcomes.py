@@ -42,7 +42,7 @@ def first_lines(report: pytest.TestReport) -> str:
 
 
 class Recorder:
-    """The plugin: collects reports and writes them at the end."""
+    """Pytest plugin that collects reports and writes them at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class Recorder:
             self.outcomes.not_collected.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the file."""
+        """Write the outcomes of the run to the file."""
         self.path.write_text(json.dumps(asdict(self.outcomes)))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate import changed
-from tests.gate.__main__ import HERE, MOST_RETRIES, Results, retry, run, verdict
+from tests.gate.__main__ import HERE, MAX_RETRIES, Results, retry, run, verdict
 from tests.gate.groups import Group
 from tests.gate.selection import Selection
 
@@ -66,8 +66,8 @@ def test_a_test_that_fails_again_fails_the_gate(folder: Path) -> None:
 
 
 def test_more_failures_than_flakes_are_not_retried(folder: Path) -> None:
-    results, retried = outcome(folder, test_many=MANY.format(MOST_RETRIES + 1))
-    assert len(results.failed) == MOST_RETRIES + 1 and not retried
+    results, retried = outcome(folder, test_many=MANY.format(MAX_RETRIES + 1))
+    assert len(results.failed) == MAX_RETRIES + 1 and not retried
     assert verdict(results, retried) == 1
 
 

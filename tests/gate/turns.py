@@ -41,7 +41,7 @@ def running(folder: Path, process: int) -> str:
 
 
 class Turns:
-    """The plugin of one process."""
+    """Pytest plugin of one test process, which claims groups of tests."""
 
     def __init__(self, folder: Path, process: int) -> None:
         self._folder = folder

@@ -38,7 +38,7 @@ NIGHTLY = "nightly"
 TIERS = {"gate": f"not {NIGHTLY}", "suite": NIGHTLY}
 """Tests of each verdict, as an expression for pytest's `-m`."""
 SHARE = 0.95
-"""Least share of the faults detected by any test that the gate must detect."""
+"""Minimum share of the faults detected by any test that the gate must detect."""
 FIRST_FILES = 2
 """Test files of a fault's first run of pytest; each further run has twice as many."""
 TEST_S, ENDING_S = 180, 20

@@ -25,7 +25,7 @@ SELF = "tests/mutants/"
 """Tests of the faults themselves, which fail with every fault."""
 BUDGET = "tests/budget.json"
 """CPU-seconds of test files by folder and file, if recorded."""
-MOST_ALIKE = 3.0
+MAX_LIKENESS = 3.0
 """Maximum weight of shared words, measured in imports."""
 WORD = re.compile(r"[a-z]{4,}")
 NAME = re.compile(r"\.?\w+(?:\.\w+)+")
@@ -92,7 +92,7 @@ class Choice:
         named = sum(_shares_a_word(test_words, part) for part in (other.stem, other.parent.name))
         if test not in self._costs:
             self._costs[test] = len(_distances({test: 0}, self._imports))
-        alike = min(self._likeness(test, fault), MOST_ALIKE)
+        alike = min(self._likeness(test, fault), MAX_LIKENESS)
         return round(distance - mirrored - named - alike), self._costs[test], test
 
     def _likeness(self, test: str, fault: Fault) -> float:

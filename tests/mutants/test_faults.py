@@ -12,12 +12,12 @@ from tests.mutants.faults import Fault, StaleFault, read
 
 ROOT = Path(__file__).parents[2]
 FAULTS = read()
-LEAST = 50
+MIN_FAULTS = 50
 ROOMS = {"deploy", "models", "service", "tools", "workers"}
 
 
 def test_every_folder_has_enough_faults() -> None:
-    assert len(FAULTS) >= LEAST
+    assert len(FAULTS) >= MIN_FAULTS
     assert {fault.file.partition("/")[0] for fault in FAULTS} == ROOMS
 
 
@@ -36,7 +36,7 @@ def test_fault_applies_and_parses(fault: Fault) -> None:
         ast.parse(changed)
 
 
-def test_a_stale_one_is_found() -> None:
+def test_outdated_fault_is_detected() -> None:
     fault = Fault("sign", "any.py", "a + b", "a - b", "nothing")
     assert fault.applied("x = a + b\n") == "x = a - b\n"
     for text in ("x = a * b\n", "x = a + b\ny = a + b\n"):

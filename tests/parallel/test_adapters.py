@@ -33,7 +33,7 @@ from workers.programs.step_latency import BatchLayout
 
 LATENTS = 1e-4
 """Relative tolerance of each step: only the order of sums differs."""
-MOST_LEVELS, LEAST_DB = 2, 60.0
+MAX_LEVELS, MIN_DB = 2, 60.0
 ROWS, SLOTS = 8, 4
 
 LAYOUTS: Mapping[str, dict[str, Any]] = {
@@ -129,8 +129,8 @@ def assert_alike(output: np.ndarray, expected: np.ndarray) -> None:
     """Assert that two images differ only by rounding."""
     levels = np.abs(output.astype(int) - expected)
     noise = np.mean(np.square(levels))
-    assert levels.max() <= MOST_LEVELS
-    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+    assert levels.max() <= MAX_LEVELS
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= MIN_DB
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "most_work", "most_weights"),
+    ("name", "max_work", "max_weights"),
     [
         ("t5", 0.15, 0.14),
         ("umt5", 0.15, 0.14),
@@ -82,7 +82,7 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
     ],
 )
 def test_a_large_encoder_is_shared_by_all_devices(
-    name: str, most_work: float, most_weights: float
+    name: str, max_work: float, max_weights: float
 ) -> None:
     """A device's share of the work and of the weights, relative to one device.
 
@@ -95,8 +95,8 @@ def test_a_large_encoder_is_shared_by_all_devices(
         assert np.abs(output - reference).max() < ROUNDING * np.abs(reference).max()
     work = [program.cost_analysis()["flops"] for program in (split, single)]
     weights = [program.memory_analysis().argument_size_in_bytes for program in (split, single)]
-    assert work[0] < most_work * work[1]
-    assert weights[0] < most_weights * weights[1]
+    assert work[0] < max_work * work[1]
+    assert weights[0] < max_weights * weights[1]
     assert " all-gather(" not in split.as_text()
 
 

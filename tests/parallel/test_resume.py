@@ -14,7 +14,7 @@ from tests.workers.flux import REQUEST
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
-LEAST_DB = 60.0
+MIN_DB = 60.0
 """PSNR against the image of one layout: only the remaining steps' rounding differs."""
 FIELDS = {**REQUEST, "num_inference_steps": 12}
 
@@ -40,5 +40,5 @@ async def test_resume_on_another_layout(folder: Path) -> None:
         four.close()
         single.close()
     noise = np.mean(np.square(resumed.pixels.astype(int) - uninterrupted.pixels))
-    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= MIN_DB
     assert np.std(uninterrupted.pixels) > 10, "an image without contrast proves nothing"

@@ -155,7 +155,7 @@ def test_weights_are_split_into_eighths(family: str, whole: Compiled) -> None:
     assert part < 0.2 * whole.memory_analysis().argument_size_in_bytes
 
 
-def test_a_ring_gathers_no_keys(family: str) -> None:
+def test_ring_attention_gathers_no_keys(family: str) -> None:
     """Every gathered array is smaller than the keys of one row."""
     text = compiled(family, context=4, ring=4).as_text()
     gathers = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)

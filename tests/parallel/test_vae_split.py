@@ -24,9 +24,9 @@ from models.vae.video_config import VideoVaeConfig
 from tests import coarse
 from tests.parallel.layouts import layout
 
-LEAST_DB = 100.0
+MIN_DB = 100.0
 """PSNR by the largest value; 255 pixel levels need 60 dB. Rounding alone leaves 110 dB or more."""
-MOST_WORK, MOST_MEMORY = 0.14, 0.2
+MAX_WORK, MAX_MEMORY = 0.14, 0.2
 """Share of one device's work and memory with eight devices.
 
 The excess over 1/8 is rows that do not divide; for small images also weights and edges.
@@ -137,9 +137,9 @@ def test_vae_on_eight_devices_matches_one_device(
     x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     single, expected = ran(name, call, layout(), x)
     split, output = ran(name, call, layout(**sizes), x)
-    assert decibels(output, expected) > LEAST_DB
-    assert work(split) < MOST_WORK * work(single)
-    assert memory(split) < MOST_MEMORY * memory(single)
+    assert decibels(output, expected) > MIN_DB
+    assert work(split) < MAX_WORK * work(single)
+    assert memory(split) < MAX_MEMORY * memory(single)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from flax import nnx
 from safetensors.torch import save_file
 
 from models import registry
+from models.adapters.adaptable_layers import names_of
 from models.adapters.banks import page_arrays, page_axis
 from models.adapters.files.adapter import Adapter
 from models.adapters.files.formats import read
 from models.adapters.files.name_table import Names
 from models.adapters.install import install_banks
-from models.adapters.names_of import names_of
 from models.parallel.row_adapters import AdapterPages
 from models.spec.lora import Expert, RequestedLora, ScaleInterval
 from tests.parity.distances import psnr_db
@@ -30,10 +30,10 @@ from tests.parity.programs import Programs
 
 Tensors = dict[str, torch.Tensor]
 
-LEAST_DB = 60.0
+MIN_DB = 60.0
 GREY_LEVELS = 2
 """Pixel bounds, the same as for pipelines without adapters. Rounding alone stays above 80 dB."""
-FAR_DB = LEAST_DB - 10
+FAR_DB = MIN_DB - 10
 """Upper PSNR of wrong readings, well below any plausible bound."""
 BANK_PAGES = 4
 
@@ -261,7 +261,7 @@ def assert_same(output: np.ndarray, expected: np.ndarray, record: Callable[..., 
     record("grey_levels", levels)
     print(f"{decibels:.1f} dB, {levels}")
     assert expected.std() > 10, "a flat image proves nothing"
-    assert decibels >= LEAST_DB and levels <= GREY_LEVELS
+    assert decibels >= MIN_DB and levels <= GREY_LEVELS
 
 
 def assert_far(output: np.ndarray, expected: np.ndarray) -> None:

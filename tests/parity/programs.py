@@ -58,7 +58,7 @@ class Programs:
         weights: PyTree | None = None,
         spoil: Callable[[PyTree], PyTree] = lambda row: row,
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """Latents after each step, and pixels; arguments as of `denoise`."""
+        """Latents after each step, and pixels; the arguments are those of `denoise`."""
         weights = self.pipeline.weights if weights is None else weights
         _, *rows = self.denoise(prepared, weights, spoil)
         pixels = np.asarray(split_sound(self.decode(weights, rows[-1]))[0])

@@ -114,7 +114,7 @@ def actual(folder: Path) -> AtelierRunner:
 
 @pytest.fixture(scope="module")
 def fused(reference: Any) -> Changes:
-    """Changes under the authors' names."""
+    """Adapter changes of fused layers, under the authors' names."""
     modules = dict(reference.transformer.named_modules())
     generator = torch.Generator().manual_seed(3)
     changes: Changes = {}
@@ -134,7 +134,7 @@ def text(reference: Any) -> Changes:
 
 
 def apart(fused: Changes, reference: Any) -> Changes:
-    """The same changes under diffusers' names, each with its rows of `up`."""
+    """The changes of fused layers under diffusers' names, each with its rows of `up`."""
     modules = dict(reference.transformer.named_modules())
     changes: Changes = {}
     for name, change in fused.items():

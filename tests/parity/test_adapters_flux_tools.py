@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from models import registry
+from models.adapters.adaptable_layers import names_of
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
-from models.adapters.names_of import names_of
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
 from tests.parity.adapter_files import (

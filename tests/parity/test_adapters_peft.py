@@ -34,7 +34,7 @@ RELATIVE = 2e-6
 RELATIVE_OF_ROWS = 2e-5
 """Tolerance of outputs whose changes have been decomposed."""
 FAR = 0.02
-"""Least relative effect of each adapter."""
+"""Minimum relative effect of each adapter."""
 NAMES = Names(
     (
         NetworkNames(
@@ -73,7 +73,7 @@ class Layers(nnx.Module):
 
 
 class Pipeline:
-    """What fusing reads of a pipeline."""
+    """Minimal pipeline, with the attributes that the fusion of adapters reads."""
 
     def __init__(self, network: Layers) -> None:
         graph, state = nnx.split(network)

@@ -1,4 +1,4 @@
-"""Keys of configs that are passed over: the reference passes them over, too.
+"""Keys of configs that are ignored: the reference ignores them, too.
 
 A key that a class of diffusers reads and ours does not would change images without an error.
 """
@@ -34,7 +34,7 @@ READ_AS: dict[type, frozenset[str]] = {
     VideoVaeConfig: video_config.WITHOUT_EFFECT | {"input_channels"},
     FrameVaeConfig: video_config.WITHOUT_EFFECT,
 }
-"""Further keys that a class reads, or knows to be without effect."""
+"""Further keys that a class reads, or that it ignores because they have no effect."""
 
 
 @pytest.mark.parametrize(

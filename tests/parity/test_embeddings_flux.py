@@ -24,7 +24,7 @@ from tests.parity.tiny import make_flux
 
 RELATIVE = 1e-5
 FAR = 1e-3
-"""Least relative difference that an embedding makes."""
+"""Minimum relative difference that an embedding makes."""
 VECTORS = {"mood": 2, "hue": 1}
 """Number of vectors of each embedding, by name."""
 TOKENS = 24

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 RELATIVE = 1e-5
 FAR = 1e-3
-"""Least relative difference that an embedding makes."""
+"""Minimum relative difference that an embedding makes."""
 VECTORS = {"mood": 3, "hue": 1}
 """Number of vectors of each embedding, by name."""
 

@@ -64,7 +64,7 @@ def inputs(config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def run_diffusers(reference: Flux2Transformer2DModel, config: Mapping[str, Any]) -> np.ndarray:
-    """Run diffusers' network with the pipeline's positions."""
+    """Return the velocity of diffusers' network with the pipeline's positions."""
     latents, text, times = inputs(config)
     prepare = Flux2KleinPipeline
     grid = prepare._prepare_latent_ids(torch.zeros(1, 1, *GRID))

@@ -62,7 +62,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "width": 160,
         },
     ),
-    "2.3, away from blocks alone": (
+    "2.3, guided only by perturbed blocks": (
         "2.3",
         {**UNGUIDED, "stg_scale": 2.0, "guidance_rescale": 0.0, "num_inference_steps": 2},
     ),

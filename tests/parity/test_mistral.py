@@ -71,7 +71,8 @@ def run_transformers(reference: Any, mask: np.ndarray) -> np.ndarray:
 def test_hidden_states(
     tmp_path: Path, overrides: dict[str, Any], mask: np.ndarray, record_property: Any
 ) -> None:
-    """Features of the padding count too: the transformer attends to them."""
+    """Hidden states match transformers', including those of the padding, which the transformer
+    attends to."""
     reference = mistral3(3, **overrides)
     reference.save_pretrained(tmp_path)
     gap = largest(run(run_atelier(tmp_path), tokens(), mask), run_transformers(reference, mask))

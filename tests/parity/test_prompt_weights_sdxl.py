@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 RELATIVE = 1e-5
 FAR = 1e-3
-"""Least relative error of a wrong reading."""
+"""Minimum relative error of a wrong reading."""
 WORDS = 75
 """Tokens of a chunk without its markers."""
 

@@ -104,7 +104,8 @@ def test_changed_array_breaks_parity(tmp_path: Path, path: str) -> None:
 
 
 def test_wrong_windows_break_parity(tmp_path: Path) -> None:
-    """Includes full-attention layers that are windowed by mistake."""
+    """Wrong windows exceed the tolerance; so do full-attention layers that are windowed by
+    mistake."""
     reference = qwen25(3)
     grid = GRIDS["published kind"]
     patches = drawn(reference, grid)
@@ -223,7 +224,7 @@ def test_unsupported_preprocessing(tmp_path: Path) -> None:
 
 
 def test_published_size() -> None:
-    """0.68 billion parameters."""
+    """The published vision tower has 0.68 billion parameters."""
     module = abstract_module(QwenVisionModel, QwenVisionConfig.from_dict(QWEN2_5_VL_7B))
     leaves = jax.tree.leaves(nnx.state(module, nnx.Param))
     assert round(sum(leaf.size for leaf in leaves) / 1e9, 3) == 0.677

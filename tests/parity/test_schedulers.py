@@ -302,8 +302,8 @@ def sensible(options: Mapping[str, Any]) -> bool:
 
 
 def tolerance(case: Case) -> float:
-    """Tolerance of float32: a step from a high to a low sigma cancels, and more so the longer it
-    is.
+    """Tolerance of float32. A step from a high to a low sigma cancels digits, the more the longer
+    it is.
 
     The last bit of the tables' square roots differs between machines, in torch too.
     """
@@ -488,13 +488,13 @@ WRONG: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("wish", WRONG.values(), ids=WRONG)
-def test_wrong_option_exceeds_the_tolerance(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("chosen", WRONG.values(), ids=WRONG)
+def test_wrong_option_exceeds_the_tolerance(chosen: dict[str, Any]) -> None:
     case = Case("DPMSolverMultistepScheduler", {**SDXL, "timestep_spacing": "linspace"}, 20)
     expected = run_diffusers(case)
     assert expected is not None
     assert distance(run_atelier(case), expected) < 1e-5
-    assert distance(run_atelier(case, for_request(case.config, wish)), expected) > 3e-4
+    assert distance(run_atelier(case, for_request(case.config, chosen)), expected) > 3e-4
 
 
 class SwappedScheduler:
@@ -537,7 +537,7 @@ def test_wrong_history_and_late_sigmas_exceed_the_tolerance(name: str, what: str
 def test_zero_snr_is_torchs_table_but_for_its_square_roots(
     monkeypatch: pytest.MonkeyPatch, betas: dict[str, Any]
 ) -> None:
-    """Torch with AVX-512 rounds one of five roots to the neighbour of the nearest number.
+    """Torch with AVX-512 rounds one of five roots to a neighbour of the nearest number.
 
     Differences of two roots magnify this error. Atelier's roots follow IEEE 754 on every machine.
     """

@@ -55,7 +55,8 @@ def test_sigmas_are_bitwise_diffusers(options: dict, steps: int, tokens: int) ->
 
 
 def test_single_step_starts_at_one_and_ends_at_zero() -> None:
-    """Includes a terminal shift, where the reference divides 0 by 0."""
+    """A single step starts at one and ends at zero, also with a terminal shift, where the reference
+    divides 0 by 0."""
     for options in OPTIONS.values():
         sigmas = FlowMatchSchedule.from_dict(options).sigmas(1, 256)
         np.testing.assert_array_equal(sigmas, [1.0, 0.0])

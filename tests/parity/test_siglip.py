@@ -149,7 +149,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("size", [(61, 45), (300, 427)], ids=str)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_preprocessing(tmp_path: Path, settings: str, size: tuple[int, int]) -> None:
-    """Exactly equal pixels, with the file that transformers writes."""
+    """Pixels are exactly equal, with the preprocessor's file that transformers writes."""
     noise = np.random.default_rng(3).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
     processor = SiglipImageProcessorPil(**SETTINGS[settings])

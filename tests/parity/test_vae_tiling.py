@@ -20,7 +20,7 @@ from tests import coarse
 from tests.parity import test_vae as images
 from tests.parity import test_video_vae as videos
 
-LEAST_DB = 60.0
+MIN_DB = 60.0
 """PSNR of pixels as bytes and of latents, relative to their largest value. An untiled image has
 less than 40 dB.
 """
@@ -68,7 +68,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 IMAGE = Tiling(32, 24)
 SIDES = (14, 11)
-"""Sides in latents: two rows of whole tiles and one within the last tile; columns with a rest."""
+"""Sides in latents: rows make two whole tiles and one within the last tile; columns end in a
+partial tile."""
 
 
 def test_decoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
@@ -80,8 +81,8 @@ def test_decoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
         untiled = original.decode(latents).sample
         original.enable_tiling()
     output = ran(network, IMAGE, decode, channels_last(latents))
-    assert decibels(output, expected) > LEAST_DB
-    assert decibels(output, untiled) < LEAST_DB - 20, "tiling must change the image"
+    assert decibels(output, expected) > MIN_DB
+    assert decibels(output, untiled) < MIN_DB - 20, "tiling must change the image"
 
 
 def test_encoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
@@ -91,7 +92,7 @@ def test_encoded_images_match_diffusers(image: tuple[Any, Any]) -> None:
     with torch.no_grad():
         posterior = original.encode(pixels).latent_dist
     expected = torch.cat([posterior.mean, posterior.logvar], dim=1)
-    assert decibels(ran(network, IMAGE, encode, channels_last(pixels)), expected) > LEAST_DB
+    assert decibels(ran(network, IMAGE, encode, channels_last(pixels)), expected) > MIN_DB
 
 
 CLIPS = {"wan-2.1": Tiling(16, 12), "time first": Tiling(24, 12)}
@@ -99,9 +100,8 @@ CLIPS = {"wan-2.1": Tiling(16, 12), "time first": Tiling(24, 12)}
 
 
 def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int]]:
-    """Atelier's and diffusers' tiled autoencoders, and latents' sides of two whole tiles and a
-    rest.
-    """
+    """Atelier's and diffusers' tiled autoencoders, and sides of latents that make two whole tiles
+    and a partial one."""
     original = videos.random_model(videos.VARIANTS[name])
     network, tiling = videos.converted(original, folder), CLIPS[name]
     original.spatial_compression_ratio = network.config.downsampling
@@ -116,7 +116,7 @@ def test_decoded_videos_match_diffusers(name: str, frames: int, tmp_path: Path) 
     latents = torch.randn(1, network.config.z_dim, frames, *sides)
     with torch.no_grad():
         expected = original.decode(latents).sample
-    assert decibels(ran(network, CLIPS[name], decode, channels_last(latents)), expected) > LEAST_DB
+    assert decibels(ran(network, CLIPS[name], decode, channels_last(latents)), expected) > MIN_DB
 
 
 def test_encoded_videos_match_diffusers(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_encoded_videos_match_diffusers(tmp_path: Path) -> None:
         posterior = original.encode(pixels).latent_dist
     expected = torch.cat([posterior.mean, posterior.logvar], dim=1)
     output = ran(network, CLIPS["time first"], encode, channels_last(pixels))
-    assert decibels(output, expected) > LEAST_DB
+    assert decibels(output, expected) > MIN_DB
 
 
 def test_image_below_the_tile_size_is_not_tiled() -> None:

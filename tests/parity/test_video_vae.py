@@ -152,7 +152,7 @@ def test_odd_sides_and_frame_counts_are_truncated_as_in_diffusers(tmp_path: Path
 
 
 def test_attention_in_the_encoder(tmp_path: Path) -> None:
-    """Attention at the scales of the config.
+    """The encoder matches diffusers' with attention at the scales that the config names.
 
     The reference builds these layers but passes its cache, which they do not accept. The test calls
     them without the cache.
@@ -224,7 +224,8 @@ WAN_2_2 = {
 
 @pytest.mark.parametrize(("config", "count"), [({}, 126_892_531), (WAN_2_2, 704_688_668)])
 def test_published_sizes_have_every_tensor_in_its_place(config: dict, count: int) -> None:
-    """Abstract shapes of Wan 2.1 and 2.2."""
+    """Every tensor of Wan 2.1's and 2.2's published autoencoders has its place, as abstract shapes
+    show."""
     with torch.device("meta"):
         stored = Reference(**config).state_dict()
     module = abstract_module(VideoAutoencoder, VideoVaeConfig.from_dict(config))

@@ -156,7 +156,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("size", [(61, 45), (45, 62), (300, 227), (40, 40)], ids=str)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_preprocessing(tmp_path: Path, settings: str, size: tuple[int, int]) -> None:
-    """Exactly equal pixels, with the file that transformers writes."""
+    """Pixels are exactly equal, with the preprocessor's file that transformers writes."""
     processor = CLIPImageProcessorPil(**SETTINGS[settings])
     processor.save_pretrained(tmp_path)
     expected = processor(images=picture(*size), return_tensors="np")["pixel_values"][0]

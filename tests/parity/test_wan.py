@@ -219,13 +219,13 @@ class Pair:
         )
         return Result(latents, (output.frames[0] * 255).astype(np.uint8))
 
-    def _pipeline(self, wish: Mapping[str, Any] | None, *, from_image: bool) -> Any:
+    def _pipeline(self, chosen: Mapping[str, Any] | None, *, from_image: bool) -> Any:
         """The checkpoint's own class, or the one for images, with the request's scheduler."""
         parts = dict(self.base.components)
-        if wish is not None:
-            options = {name: value for name, value in wish.items() if name != "name"}
+        if chosen is not None:
+            options = {name: value for name, value in chosen.items() if name != "name"}
             config_of_scheduler = self.base.scheduler.config
-            parts["scheduler"] = SCHEDULERS[wish["name"]].from_config(
+            parts["scheduler"] = SCHEDULERS[chosen["name"]].from_config(
                 config_of_scheduler, **options
             )
         kind = WanImageToVideoPipeline if from_image else type(self.base)

@@ -138,7 +138,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
 
 
 def run_diffusers(network: WanAnimateTransformer3DModel, case: Case) -> np.ndarray:
-    """Velocity, channels last; the second row's face is black."""
+    """Return the velocity of diffusers' network, channels last; the second row's face is black."""
     tensors = {name: torch.tensor(value) for name, value in inputs(case).items()}
     face = tensors["face"].float() / 255 * 2 - 1
     face[1] = -1

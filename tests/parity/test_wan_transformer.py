@@ -139,7 +139,8 @@ def inputs(case: Case) -> Inputs:
 
 
 def run_diffusers(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
-    """Velocity, channels last. diffusers takes first and last frame as two rows of images."""
+    """Return the velocity of diffusers' network, channels last. diffusers takes first and last
+    frame as two rows of images."""
     image = None if given.image_embeds is None else torch.tensor(given.image_embeds)
     if network.config.pos_embed_seq_len is not None:
         image = image.reshape(4, -1, image.shape[-1])

@@ -90,7 +90,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
 
 
 def run_diffusers(network: WanVACETransformer3DModel, case: Case) -> np.ndarray:
-    """Velocity, channels last."""
+    """Return the velocity of diffusers' VACE network, channels last."""
     tensors = {name: torch.tensor(value) for name, value in inputs(case).items()}
     with torch.no_grad():
         velocity = network(

@@ -108,7 +108,7 @@ def make_flux2_dev(
     padding_side: str = "left",
     seed: int = 0,
 ) -> Path:
-    """Write a complete checkpoint of dev; arguments as of `make_flux2`."""
+    """Write a complete checkpoint of dev; the arguments are those of `make_flux2`."""
     text = mistral3(seed + 2, **(_DEV_TEXT | (text_encoder or {})))
     guided = {"guidance_embeds": True, **(transformer or {})}
     Flux2Pipeline(

@@ -140,7 +140,7 @@ class Processor:
         return BatchEncoding({**tokens, **features, "mm_token_type_ids": is_image})
 
     def apply_chat_template(self, messages: list[Any], **how: Any) -> list[list[int]]:
-        """Return the tokens of one message."""
+        """Return the token ids of one chat message."""
         (message,) = messages
         text = "".join(part["text"] for part in message["content"])
         rendered = f"<|im_start|>{message['role']}\n{text}<|im_end|>\n"

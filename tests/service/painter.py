@@ -10,7 +10,7 @@ import numpy as np
 
 from service.jobs.model.job import MadeBy, Output
 from service.jobs.queue import Claim
-from service.jobs.storage.object_store import beside_key, output_key
+from service.jobs.storage.object_store import output_key, sibling_key
 from service.recipes.recipe import recipe_of, step_digests
 from tests.service.standin import StandIn
 from workers.media.outputs import Marking, files
@@ -61,7 +61,7 @@ class Painter(StandIn):
         key = output_key(claim.job.id, claim.fence, index, file.content_type)
         await self.store.put(key, file.data, file.content_type)
         for name, small in file.small_images.items():
-            await self.store.put(beside_key(key, name), small, "image/webp")
+            await self.store.put(sibling_key(key, name), small, "image/webp")
         return file.described(index, key, seed, self.brush.made_by)
 
     def _images(self, request: dict[str, object]) -> dict[str, str]:

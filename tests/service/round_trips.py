@@ -11,23 +11,23 @@ OF_SCRIPTS = "lua"
 """Client type of commands that a script runs."""
 
 
-async def fewest_commands(url: str, times: int, ask: Callable[[], Awaitable[object]]) -> list[str]:
+async def fewest_commands(url: str, times: int, call: Callable[[], Awaitable[object]]) -> list[str]:
     """Return the commands of the run that sent fewest, in order.
 
     Background commands of the process (chores, refreshed caches) count too, but not in every run.
     Commands that scripts run do not count.
 
     Args:
-        ask: sends the commands to count.
+        call: sends the commands to count.
     """
-    return min([await commands_of(url, ask) for _ in range(times)], key=len)
+    return min([await commands_of(url, call) for _ in range(times)], key=len)
 
 
-async def commands_of(url: str, ask: Callable[[], Awaitable[object]]) -> list[str]:
-    """Return the commands that all clients send during one call of `ask`, in order."""
+async def commands_of(url: str, call: Callable[[], Awaitable[object]]) -> list[str]:
+    """Return the commands that all clients send during one call of `call`, in order."""
     async with Redis.from_url(url, decode_responses=True) as redis, redis.monitor() as monitor:
         await redis.echo(BEGIN)
-        await ask()
+        await call()
         await redis.echo(END)
         lines = []
         while END not in (event := await monitor.next_command())["command"]:

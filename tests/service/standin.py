@@ -18,7 +18,7 @@ from models.spec.option import Option
 from service.jobs.model.job import Job, JobError, Output, Snapshot, Usage
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
-from service.jobs.storage.object_store import Store, beside_key, output_key, snapshot_key
+from service.jobs.storage.object_store import Store, output_key, sibling_key, snapshot_key
 from service.schemas.request_parts import MEDIA_TYPES
 from workers.media.image import sheets_of
 from workers.media.video import encode_video
@@ -214,7 +214,7 @@ class StandIn:
         await self.store.put(key, data, content_type)
         previews = sheets_of(_frames(frames)) if moves else {}
         for name, small in previews.items():
-            await self.store.put(beside_key(key, name), small, "image/webp")
+            await self.store.put(sibling_key(key, name), small, "image/webp")
         return Output(
             index=index,
             key=key,

@@ -205,7 +205,7 @@ async def test_a_header_that_cannot_be_served(
 
 
 HARMLESS = {
-    "a wait that is no number": {"Prefer": "wait=soon"},
+    "a wait that is not a number": {"Prefer": "wait=soon"},
     "a wait without end": {"Prefer": "wait=999999999999999999999999"},
     "a strange quality": {"Accept": "*/*;q=abc, ;;;,,"},
     "a strange event": {"Last-Event-ID": "0-0 $ *" * 100},

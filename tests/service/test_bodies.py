@@ -26,7 +26,7 @@ from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn
 
 MIB = 2**20
-MOST = 31 * MIB
+MAX_BYTES = 31 * MIB
 """Size of a body that is not rejected for its length alone."""
 CAT = {"prompt": "a cat", "model": MODEL}
 SIZE = 24 * MIB
@@ -78,13 +78,13 @@ def test_large_valid_body_does_not_block_others(
     server: Attacked, parts: tuple[bytes, bytes, bytes]
 ) -> None:
     begin, repeated, end = parts
-    body = begin + repeated * ((MOST - len(begin) - len(end)) // len(repeated)) + end
+    body = begin + repeated * ((MAX_BYTES - len(begin) - len(end)) // len(repeated)) + end
     statuses = []
 
     def attack() -> None:
         statuses.append(status_of(server.send(request(body))))
 
-    server.stays_well(attack, grows=5 * MOST)
+    server.stays_well(attack, grows=5 * MAX_BYTES)
     assert set(statuses) <= {400, 404, 422, 503}, statuses
 
 
@@ -245,7 +245,7 @@ def test_accept_headers_are_bounded(server: Attacked) -> None:
 
 @pytest.mark.parametrize("place", ["arguments", "method", "elsewhere"])
 def test_long_agent_message_does_not_block_others(server: Attacked, place: str) -> None:
-    long = "A" * (MOST - MIB)
+    long = "A" * (MAX_BYTES - MIB)
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
     message["params"] = {"name": "edit_image", "arguments": {"prompt": "a cat", "image": "AAAA"}}
     match place:
@@ -262,11 +262,13 @@ def test_long_agent_message_does_not_block_others(server: Attacked, place: str) 
         b"Content-Length: %d\r\n\r\n" % len(body)
     )
     statuses = []
-    server.stays_well(lambda: statuses.append(status_of(server.send(head + body))), grows=5 * MOST)
+    server.stays_well(
+        lambda: statuses.append(status_of(server.send(head + body))), grows=5 * MAX_BYTES
+    )
     assert set(statuses) <= {200, 400}, statuses
 
 
-LONG = "A" * (MOST - MIB)
+LONG = "A" * (MAX_BYTES - MIB)
 ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
     "responses": ("/v1/responses", {"input": LONG, "tools": [{"type": "image_generation"}]}),
@@ -285,7 +287,7 @@ def test_long_texts_at_every_endpoint_do_not_block_others(server: Attacked, endp
     path, body = ENDPOINTS[endpoint]
     data = request(json.dumps(body).encode()).replace(b"/v1/generate", path.encode(), 1)
     statuses = []
-    server.stays_well(lambda: statuses.append(status_of(server.send(data))), grows=5 * MOST)
+    server.stays_well(lambda: statuses.append(status_of(server.send(data))), grows=5 * MAX_BYTES)
     assert set(statuses) <= {400, 404, 422}, statuses
 
 

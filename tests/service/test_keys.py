@@ -277,7 +277,7 @@ def lasting(answer: httpx.Response) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("method", "path"), OF_A_JOB)
-async def test_anothers_job_is_as_if_it_never_was(
+async def test_job_of_another_tenant_is_not_found(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, method: str, path: str
 ) -> None:
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
@@ -337,7 +337,7 @@ async def test_a_running_job_cannot_be_stopped_by_others(
     await eventually(has_succeeded)
 
 
-async def test_each_lists_its_own(
+async def test_tenants_list_only_their_own_jobs(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, queue: Queue
 ) -> None:
     await queue.register("cold", SPEC, ready=False)

@@ -49,7 +49,7 @@ class Site:
 
     url: str = ""
     held: int = 0
-    most_held: int = 0
+    max_held: int = 0
     messages: asyncio.Queue[tuple[dict[str, str], bytes]] = field(default_factory=asyncio.Queue)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ class Site:
 
     async def hold(self) -> None:
         self.held += 1
-        self.most_held = max(self.held, self.most_held)
+        self.max_held = max(self.held, self.max_held)
         try:
             await asyncio.Event().wait()
         finally:
@@ -176,7 +176,7 @@ async def test_hanging_receivers_of_a_tenant_delay_no_other(
     for _ in range(3):
         await zoo.post("/v1/generate", json=asking(f"{site.url}/good"))
         await site.next()
-    assert site.held == site.most_held == EACH
+    assert site.held == site.max_held == EACH
     assert median([await healthz_cpu_s(zoo) for _ in range(5)]) < HEALTHY_S
 
 
@@ -197,7 +197,7 @@ async def test_hanging_image_urls_of_a_tenant_delay_no_other(
         await eventually(all_places_are_taken)
         answer = await zoo.post("/v1/generate", json=image("/good"))
         assert answer.status_code == 202
-        assert site.most_held == FETCHES_EACH
+        assert site.max_held == FETCHES_EACH
         assert median([await healthz_cpu_s(zoo) for _ in range(5)]) < HEALTHY_S
     finally:
         await cancel(*hanging)

@@ -63,13 +63,13 @@ def test_no_text_does_harm(text: str) -> None:
     assert spans.parse(text) in (None, spans.parse(spans.parse(text)))
 
 
-def test_while_off_a_span_is_nothing() -> None:
+def test_disabled_tracing_creates_no_spans() -> None:
     with spans.exporting(TracingSettings(), "atelier-test"), spans.span("a") as a:
         assert a is INVALID_SPAN and spans.current_traceparent() is None
         assert spans.begin("b") is INVALID_SPAN
 
 
-def test_while_off_a_trace_of_another_process_is_passed_on() -> None:
+def test_disabled_tracing_forwards_foreign_traces() -> None:
     with spans.within(spans.begin("a", parent=GOOD)) as a, spans.span("b"):
         assert spans.current_traceparent() == GOOD and context_fields()["trace_id"] == TRACE
         assert not a.is_recording()
@@ -116,7 +116,7 @@ def test_missing_package_is_named_at_start() -> None:
     assert "pip install -e '.[otel]'" in message and "opentelemetry.sdk" in message
 
 
-def test_a_job_of_before_has_no_trace() -> None:
+def test_job_of_an_earlier_version_has_no_trace() -> None:
     job = Job(id="job_1", model="m", bucket="b", traceparent=GOOD)
     fields = to_hash(job)
     assert from_hash(fields).traceparent == GOOD

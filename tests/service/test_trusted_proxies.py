@@ -69,7 +69,7 @@ def forwarded(*texts: str) -> Headers:
         (PROXY, LISTED, [("Forwarded", f"for={FORGED}"), ("X-Real-IP", FORGED)], PROXY),
     ],
     ids=[
-        "nobody is listed",
+        "no proxy is listed",
         "nor is this machine",
         "from another",
         "from another that names the proxy",

@@ -45,7 +45,7 @@ def test_prometheus_takes_them() -> None:
 
 
 @pytest.mark.parametrize("kind", API)
-def test_a_cluster_gets_the_same(kind: str) -> None:
+def test_kubernetes_rules_equal_the_files(kind: str) -> None:
     resource = yaml.safe_load(manifest(kind))
     groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
     assert (resource["kind"], resource["apiVersion"]) == (kind, API[kind])

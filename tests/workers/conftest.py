@@ -37,7 +37,7 @@ def pipeline() -> ToyPipeline:
 
 @pytest.fixture
 def put_aside_at_once(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Make drains put jobs aside without waiting for an end, and for a step only 0.1 s.
+    """Make drains suspend jobs without waiting for their end, and wait only 0.1 s for a step.
 
     Returns the `drain_s` of such a drain, long enough for everything else.
     """

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.families.suite import SUITE
 
-REQUEST = SUITE["flux"].least_request
+REQUEST = SUITE["flux"].smallest_request
 SLOTS = 2
 
 

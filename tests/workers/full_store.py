@@ -25,7 +25,7 @@ from workers.slice.mesh import one_device
 SETTINGS = QueueSettings(max_attempts=2)
 
 
-async def main(url: str, folder: Path, most_bytes: int) -> None:
+async def main(url: str, folder: Path, max_bytes: int) -> None:
     queue = await Queue.connect(url, SETTINGS)
     engine = Engine(ToyPipeline(), one_device(jax.devices()[0]), slots=2)
     pool_settings = PoolSettings(model=SPEC.name, preview_every_s=0, store_patience_s=0.5)
@@ -33,7 +33,7 @@ async def main(url: str, folder: Path, most_bytes: int) -> None:
         "toy", WorkerParts(engine, queue, Store(str(folder))), pool_settings, SETTINGS.lease_s
     )
     _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard_limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard_limit))
     await worker.run([{}])
 
 

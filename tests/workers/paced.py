@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACE_S = 0.1
-"""Least time of a step while images are held.
+"""Minimum time of a step while images are held.
 
 Many remaining steps then take longer than any drain.
 """

@@ -55,6 +55,6 @@ class PoolProcess:
         self._process.send_signal(number)
 
     def end(self) -> None:
-        """Kill the process, whatever its state."""
+        """Kill the process, regardless of its state."""
         self._process.kill()
         self._process.wait()

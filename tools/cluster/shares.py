@@ -8,9 +8,9 @@ from tools.cluster.values import Model, Values, ValuesError
 from workers.plan.make import PlanRequest, search_layouts, sketched
 from workers.slice.topology import Topology
 
-LEAST_S = 30.0
+MIN_S = 30.0
 """Minimum objective: machines are added for half a minute of waiting work."""
-LEAST_REQUESTS, MOST_REQUESTS = 4, 28
+MIN_REQUESTS, MAX_REQUESTS = 4, 28
 """Objective in requests: the minimum for slow requests, and the maximum for fast ones."""
 STEP_S = 5
 
@@ -31,7 +31,7 @@ def share_s(model: Model) -> float:
     if not ranked:
         raise ValuesError(f"{model.name}: a request does not fit {model.chip}:{model.topology}")
     request_s = min(estimate.request_s for estimate in ranked)
-    share = min(max(LEAST_S, LEAST_REQUESTS * request_s), MOST_REQUESTS * request_s)
+    share = min(max(MIN_S, MIN_REQUESTS * request_s), MAX_REQUESTS * request_s)
     return max(STEP_S, STEP_S * round(share / STEP_S))
 
 

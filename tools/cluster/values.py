@@ -168,9 +168,9 @@ class Model(Part):
                 "of its own"
             )
         drain_s = self.pool_settings.get("drain_s", 0)
-        most_s = SPOT_DRAIN_S if self.on_spot else DRAIN_S
-        if not isinstance(drain_s, int | float) or drain_s > most_s:
-            raise ValueError(f"pool_settings.drain_s: pods have time for at most {most_s} s")
+        max_s = SPOT_DRAIN_S if self.on_spot else DRAIN_S
+        if not isinstance(drain_s, int | float) or drain_s > max_s:
+            raise ValueError(f"pool_settings.drain_s: pods have time for at most {max_s} s")
         if self.objective_s:
             self._check_settings()
         return self
@@ -244,7 +244,7 @@ class Price(Part):
     """Price of a chip per hour, with its share of the machine."""
 
     standard: float | None = Field(None, gt=0)
-    """Price on machines that are not spot ones."""
+    """Price on machines other than spot machines."""
     spot: float | None = Field(None, gt=0)
     """Price on spot machines."""
 
@@ -335,7 +335,7 @@ class Values(Part):
 
     @property
     def chip_prices(self) -> dict[tuple[str, bool], float]:
-        """Price per hour by chip, and by whether its machine is a spot one."""
+        """Price per hour by chip, and by whether the machine is a spot machine."""
         by_kind = {(chip, True): price.spot for chip, price in self.prices.items()}
         by_kind |= {(chip, False): price.standard for chip, price in self.prices.items()}
         return {machine: price for machine, price in by_kind.items() if price is not None}

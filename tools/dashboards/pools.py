@@ -211,7 +211,7 @@ PROGRAMS = Row(
         ),
         Panel(
             27,
-            "Models by turns",
+            "Models that take turns",
             "The model whose weights are on the devices, the frequency of swaps, and the seconds of"
             " each. If there are many long swaps, raise `pools.NAME.turn_s`, or add a pool.",
             (

@@ -17,9 +17,9 @@ HIDDEN = argparse.SUPPRESS
 EXITS = (
     ("0", "done"),
     (str(atelier.EXIT_FAILED), "refused, or the job failed"),
-    (str(atelier.EXIT_USAGE), "wrong use"),
+    (str(atelier.EXIT_USAGE), "invalid arguments"),
     (str(atelier.EXIT_UNREACHABLE), "no server answers"),
-    (str(atelier.EXIT_CONFIG), "wrong settings or a damaged checkpoint; a restart does not help"),
+    (str(atelier.EXIT_CONFIG), "invalid settings or a damaged checkpoint; a restart does not help"),
     (str(atelier.EXIT_INTERRUPTED), "interrupted"),
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from models.adapters.names_of import names_of
+from models.adapters.adaptable_layers import names_of
 from models.checkpoint.hub import CONFIGS, resolve, single_file
 from models.interface.pipeline import Pipeline
 from models.loading.sources import FILES, Shapes

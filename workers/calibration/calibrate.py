@@ -30,7 +30,7 @@ from workers.calibration.search import (
 from workers.media.psnr import psnr_db
 from workers.programs import warmup
 
-LEAST_DB = 15.0
+MIN_DB = 15.0
 """Lowest acceptable PSNR: below it, the image is no longer recognizable."""
 SLACK_DB = 1.5
 """Tolerated distance from the frontier when few images are measured."""
@@ -85,7 +85,7 @@ class Figures:
 
 def promising(candidates: Mapping[str, Figures]) -> list[str]:
     """Return the names of presets that may be on the quality-speed frontier, fastest first."""
-    names, best_db = [], LEAST_DB
+    names, best_db = [], MIN_DB
     for name in sorted(candidates, key=lambda name: candidates[name].operations):
         if candidates[name].worst_db > best_db - SLACK_DB:
             names.append(name)
@@ -100,7 +100,7 @@ def frontier(candidates: Mapping[str, Figures]) -> dict[str, str]:
         candidates, key=lambda name: (candidates[name].operations, -candidates[name].worst_db)
     ):
         figures = candidates[name]
-        if figures.worst_db < LEAST_DB or figures.operations >= 1:
+        if figures.worst_db < MIN_DB or figures.operations >= 1:
             continue
         if not chosen:
             chosen.append(name)

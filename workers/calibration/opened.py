@@ -108,7 +108,7 @@ def settings_of(
     name, first = next(iter(pools.items()))
     if first.hosts.count > 1:
         raise ConfigError(
-            f"pools.{name}.hosts: calibration draws with one process; name a pool of one host"
+            f"pools.{name}.hosts: calibration runs in one process; name a pool of one host"
         )
     pool, model = loading.configured(settings, name, target.model)
     return pool, model.model_copy(update={"lora_pages": 0})

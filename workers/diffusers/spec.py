@@ -16,7 +16,7 @@ from workers.diffusers.call import argument_of, parameters_of
 
 FAMILY = "diffusers"
 LACKS = ("batches by step", "resume", "layouts", "hires fix")
-"""Promises of native models that do not hold here."""
+"""Guarantees of native models that do not hold for diffusers models."""
 FIELDS = (
     *("negative_prompt", "prompt_2", "negative_prompt_2", "clip_skip", "max_sequence_length"),
     *("width", "height", "num_frames", "fps", "num_inference_steps", "timesteps", "sigmas", "eta"),

@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 
+from models.adapters.adaptable_layers import names_of
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.embedding import read_embedding
 from models.adapters.files.formats import read
 from models.adapters.files.name_table import Names
-from models.adapters.names_of import names_of
 from models.interface.adapters import requested_adapters, with_bank_pages
 from models.interface.pipeline import Fields, Pipeline, PreparedRow
 from models.spec.embeddings import path_of

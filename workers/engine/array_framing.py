@@ -44,7 +44,7 @@ def packed(message: Message) -> bytes:
     kinds = {name: [array.dtype.name, message.arrays[name].shape] for name, array in arrays.items()}
     head = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": kinds}).encode()
     if len(head) > MAX_HEAD_BYTES:
-        raise BadMessage(f"a head of {len(head)} bytes is too long: {message.kind}")
+        raise BadMessage(f"a header of {len(head)} bytes is too long: {message.kind}")
     return b"".join([HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays.values())])
 
 
@@ -52,7 +52,7 @@ def received(read: Read) -> Message:
     """Read and parse the next message of a process. Raises: BadMessage; errors of `read`."""
     (size,) = HEAD.unpack(read(HEAD.size))
     if size > MAX_HEAD_BYTES:
-        raise BadMessage(f"a head of {size} bytes")
+        raise BadMessage(f"invalid header size of {size} bytes")
     try:
         head = json.loads(bytes(read(size)))
         kinds = {

@@ -28,7 +28,7 @@ class FairThread:
         """Waiting functions by tenant. The first tenant is next."""
 
     def submit(self, tenant: str, function: Callable[..., T], *args: Any) -> Future[T]:
-        """Run a function in the tenant's next turn. Canceling the future removes it from there."""
+        """Run a function in the tenant's next turn. Canceling the future dequeues the function."""
         result: Future[T] = Future()
         with self._lock:
             self._lines.setdefault(tenant, deque()).append((result, partial(function, *args)))

@@ -27,7 +27,7 @@ from workers.programs.step_latency import BatchLayout
 
 
 class MeasurementCanceled(Exception):
-    """End of the comparison of batch layouts because it is canceled."""
+    """Raised if the comparison of batch layouts is canceled."""
 
 
 def levels(

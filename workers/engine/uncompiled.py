@@ -203,7 +203,7 @@ class UncompiledRow:
         return self.done >= self.to_do
 
     def end(self) -> None:
-        """Record the end of the image's call; a preview that is still requested is none."""
+        """Record the end of the image's call; a pending preview becomes None."""
         self.is_ended = True
         if wanted := self.preview:
             self.preview = None

@@ -23,7 +23,7 @@ are free and jobs wait."""
 WAITING = "it waits for Redis"
 LOADING = "it loads its model"
 WARMING_UP = "it compiles and measures its warm-up requests"
-DRAINING = "it drains: it takes no more jobs"
+DRAINING = "it drains: it accepts no more jobs"
 
 
 class Liveness:

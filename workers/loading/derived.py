@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from models.adapters.adaptable_layers import names_of
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import read
 from models.adapters.files.name_table import Names
 from models.adapters.fuse import fusing
-from models.adapters.names_of import names_of
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file
 from models.interface.pipeline import Pipeline

@@ -36,8 +36,8 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     pool = models[0].pool
     if pool.hosts.count > 1:
         raise ConfigError(
-            f"pools.{pool_name}.hosts: one process sees one host of {pool.hosts.count}; "
-            "`atelier plan` reckons with all of them"
+            f"pools.{pool_name}.hosts: one process has one host of {pool.hosts.count}; "
+            "`atelier plan` includes all of them"
         )
     loading.set_up(pool, models[0].model, devices)
     extra_bytes = upscaler_bytes(settings, models)

@@ -77,13 +77,13 @@ def _unserved(hires: Mapping[str, Any], spec: ModelSpec) -> Iterator[OptionError
 def _wrong_size(size: Size, first: Mapping[str, Any], spec: ModelSpec) -> str | None:
     limits, sides = spec.limits, (size.width, size.height)
     if size.width < first["width"] or size.height < first["height"]:
-        return f"the first pass's, {first['width']} x {first['height']}, is larger"
+        return f"the first pass's size, {first['width']} x {first['height']}, is larger"
     if max(sides) > limits.max_side_px or size.width * size.height > limits.max_pixels:
         most = f"sides of {limits.max_side_px} and {limits.max_pixels} pixels"
-        return f"{most} are the model's most"
+        return f"{most} are the model's maximum"
     if any(side % limits.size_multiple_px for side in sides):
         return f"sides must be multiples of {limits.size_multiple_px}"
     listed = {(listed_size.width, listed_size.height) for listed_size in spec.sizes.listed}
     if spec.sizes.mode == "listed" and sides not in listed:
-        return f"the model serves {', '.join(map(str, spec.sizes.listed))} alone"
+        return f"the model serves only {', '.join(map(str, spec.sizes.listed))}"
     return None

@@ -117,7 +117,7 @@ def _with(
         shape, why = soonest.shape, soonest.why
     else:
         given = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
-        shape, why = given.over(devices_per_host, hosts, sketch.heads), "as the settings have it"
+        shape, why = given.over(devices_per_host, hosts, sketch.heads), "as in the settings"
     layout = abstract_layout(shape, table)
 
     def need(slots: int, launch: int) -> Estimate:
@@ -148,7 +148,7 @@ def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]
         return fitting
     raise ValueError(
         f"{slots} slots are too many, {fitting} fit: {need(slots).refusal()}; "
-        "encoders_on_host, swap_experts and vae_tiling make room, and change images a little"
+        "encoders_on_host, swap_experts and vae_tiling save memory, and change images slightly"
     )
 
 

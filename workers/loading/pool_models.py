@@ -217,7 +217,9 @@ def plan_slices(
     for index, entry in enumerate(models[1:], 1):
         pool = entry.pool.model_copy(update={"mesh": mesh})
         taken = extra_bytes + sum(part.chosen.device_bytes for part in slices)
-        taken -= sum(_alike(sketches, before, shape, first.pool) for before in range(1, index + 1))
+        taken -= sum(
+            _shared_bytes(sketches, before, shape, first.pool) for before in range(1, index + 1)
+        )
         taken += _after(models, sketches, index, shape, devices)
         try:
             slices.append(loading.plan_slice(name, pool, entry.model, devices, folder, taken))
@@ -256,7 +258,7 @@ def _after(
     """Return the minimum bytes per device of later models, without weights that can be shared."""
     return sum(
         _least(models[later], sketches[later], shape, devices)
-        - _alike(sketches, later, shape, models[0].pool)
+        - _shared_bytes(sketches, later, shape, models[0].pool)
         for later in range(index + 1, len(models))
     )
 
@@ -271,7 +273,9 @@ def _least(
     return need.total_bytes - need.memory["reserve"]
 
 
-def _alike(sketches: Sequence[Sketch], index: int, shape: MeshShape, pool: PoolSettings) -> int:
+def _shared_bytes(
+    sketches: Sequence[Sketch], index: int, shape: MeshShape, pool: PoolSettings
+) -> int:
     """Return the bytes per device of weights whose shapes equal those of an earlier model."""
     layout = abstract_layout(shape, table_of(pool.table))
     earlier: Counter[Weight] = Counter()

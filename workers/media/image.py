@@ -44,7 +44,7 @@ def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes
         },
     }
     if format not in options:
-        raise ValueError(f"{format!r} is no image format; choose from {', '.join(options)}")
+        raise ValueError(f"{format!r} is not an image format; choose from {', '.join(options)}")
     file = io.BytesIO()
     image.save(file, format, **options[format])
     return file.getvalue()

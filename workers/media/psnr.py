@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-MOST_DB = 99.0
+MAX_DB = 99.0
 """PSNR reported for equal images, instead of infinity."""
 
 
 def psnr_db(image: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
-    """Return the PSNR of two images, or of two videos over all frames; at most `MOST_DB`.
+    """Return the PSNR of two images, or of two videos over all frames; at most `MAX_DB`.
 
     Sums errors per row or per frame, to save memory.
 
@@ -22,4 +22,4 @@ def psnr_db(image: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
     error = sum(
         float(np.square(row.astype(np.float64) - other_row).sum()) for row, other_row in pairs
     )
-    return MOST_DB if error == 0 else min(MOST_DB, 10 * math.log10(peak**2 * image.size / error))
+    return MAX_DB if error == 0 else min(MAX_DB, 10 * math.log10(peak**2 * image.size / error))

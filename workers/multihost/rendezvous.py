@@ -27,7 +27,7 @@ ARRIVE_S = 900
 SPARE_S = 60
 """Extra time for JAX, which aborts the process at its own deadline with a less helpful message."""
 INVITATION_BYTES = 1024
-MEET_S = 120.0
+CONNECT_S = 120.0
 """Time from JAX's rendezvous to the last connection. All processes run; nothing is loaded yet."""
 HELLO = 1 / 3
 """Share of the silence timeout in which a caller must identify itself. Other callers wait
@@ -74,7 +74,7 @@ def missing_processes_message(hosts: HostsSettings, seconds: float) -> str:
     )
 
 
-def meet(hosts: HostsSettings, silence_s: float) -> list[Connection]:
+def connect_all(hosts: HostsSettings, silence_s: float) -> list[Connection]:
     """Return the leader's connections to all others, or a follower's connection to the leader.
 
     Raises: ConnectionLost: a process is missing.
@@ -106,7 +106,7 @@ def accept_followers(
 
     Raises: ConnectionLost: some did not connect in time.
     """
-    until = time.monotonic() + MEET_S
+    until = time.monotonic() + CONNECT_S
     lines: dict[int, Connection] = {}
     while len(lines) < count:
         server.settimeout(max(until - time.monotonic(), 0.001))
@@ -146,7 +146,7 @@ def _accept_invitation(silence_s: float) -> Connection:
 def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Connection:
     """Connect process `index` to the leader. Raises: ConnectionLost: no answer."""
     try:
-        connection = socket.create_connection(address, MEET_S)
+        connection = socket.create_connection(address, CONNECT_S)
     except OSError as error:
         raise ConnectionLost(f"the first process does not answer at {address}: {error}") from error
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

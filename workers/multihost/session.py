@@ -17,7 +17,7 @@ from workers.multihost.exits import exit_now, reason
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import difference
 from workers.multihost.leader_link import LeaderLink
-from workers.multihost.rendezvous import join, meet
+from workers.multihost.rendezvous import connect_all, join
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def join_slice(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | L
     role: Followers | LeaderLink | None = None
     try:
         join(hosts)
-        lines = meet(hosts, silence_s)
+        lines = connect_all(hosts, silence_s)
         is_first = jax.process_index() == 0
         log.info("process %d of %d", jax.process_index(), hosts.count)
         role = Followers(lines, silence_s) if is_first else LeaderLink(lines[0], silence_s)

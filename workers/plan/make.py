@@ -193,13 +193,13 @@ def planned(
     sketch: Sketch,
     *,
     compiles: bool,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """Return the plan of a request: estimates; for TPUs, also the costs of compiled programs.
 
     Args:
         compiles: whether to compile; otherwise, and for GPUs, everything is estimated.
-        tell: called with a line per compiled program, since some take minutes.
+        report: called with a line per compiled program, since some take minutes.
 
     Raises: PlanError: as `estimated`, or no compiler is available.
     """
@@ -218,7 +218,7 @@ def planned(
     tpu_compiler.prepare(plan_request.topology, sketch.family)
     compiled: list[CompiledProgram] = []
     for program in _programs(plan_request, plan.estimate):
-        tell(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
+        report(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
         compiled.append(program)
     return replace(plan, programs=tuple(compiled))
 

@@ -30,7 +30,7 @@ class Residency:
         if self.on_host:
             parts.append(f"{' and '.join(sorted(self.on_host))} in host memory")
         if self.swapped:
-            parts.append(f"{' and '.join(sorted(self.swapped))} by turns")
+            parts.append(f"{' and '.join(sorted(self.swapped))} in turn")
         return ", ".join(parts) or "everything on the device"
 
 

@@ -143,10 +143,10 @@ def how(plan: Plan) -> str:
         f"Exchange: bytes {sent} over {plan.chip.ici_bytes_s / 1e9:.0f} GB/s (ICI, one link) and "
         f"{plan.chip.dcn_bytes_s / 1e9:.3g} GB/s (DCN) with {COLLECTIVE_S * 1e6:.0f} µs a "
         "collective, added as if nothing was computed meanwhile."
-    ) + (" Loading weights from host memory is not included." if _brings(plan) else "")
+    ) + (" Loading weights from host memory is not included." if _loads_from_host(plan) else "")
 
 
-def _brings(plan: Plan) -> bool:
+def _loads_from_host(plan: Plan) -> bool:
     return plan.estimate.residency != ALL_ON_DEVICE
 
 
@@ -184,7 +184,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"    {bytes_ / GIB:9.3f} GiB  {kind}"
     yield (
         f"  a step {duration(plan.step_s)}, a request {duration(plan.request_s)}"
-        f" ({plan.estimate.slots} side by side) [estimate]"
+        f" (batch of {plan.estimate.slots}) [estimate]"
     )
     for name in plan.estimate.passes:
         yield from _program_lines(plan, name)
@@ -214,7 +214,7 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
     entry = _program_json(plan, name)
     compiler = entry.get("compiler")
     cycles = compiler and compiler["cycles_s"]
-    slowest = f"; the compiler's cycles in a row {duration(cycles)}" if cycles else ""
+    slowest = f"; the compiler's sequential cycles {duration(cycles)}" if cycles else ""
     yield (
         f"  {name} x {entry['runs']}: {duration(entry['seconds'])}"
         f" (computing {duration(entry['compute_s'])}, exchange {duration(entry['exchange_s'])}"
@@ -236,7 +236,7 @@ def search_text(results: SearchResults) -> str:
     """Format the layouts of a search as text for the command line."""
     return "\n".join(
         [
-            "Layouts for one request at a time [estimate], the soonest first:",
+            "Layouts for one request at a time [estimate], fastest first:",
             *_ranked(results.latency),
             "Layouts for most requests a second [estimate]:",
             *_ranked(results.throughput),

@@ -66,7 +66,7 @@ def _fsdp(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
 
 def _data(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("data")
-    return f"data {size} has {size} requests side by side" if size > 1 else ""
+    return f"data {size} runs {size} requests in parallel" if size > 1 else ""
 
 
 TIE = 0.02

@@ -49,7 +49,7 @@ COLUMNS = (
     "chips",
     "best for",
     "layout",
-    "side by side",
+    "slots",
     "a step",
     "a request",
     "requests/min",
@@ -124,7 +124,7 @@ COMPILED = (
     "code GiB",
     "sent MB a device",
     "estimate",
-    "compiler's cycles in a row",
+    "compiler's sequential cycles",
     "compiled in",
 )
 

@@ -129,7 +129,7 @@ class Sketch:
 
 
 def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
-    """Trace a request without compiling it; takes seconds, whatever the size.
+    """Trace a request without compiling it; takes seconds, regardless of the size.
 
     Args:
         pipeline: as created by `models.loading.sources.SHAPES`, with parameters placed by
@@ -209,7 +209,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _modulations(tracer: Tracer, prepared: PreparedRow, row: Any) -> dict[str, tuple[Traced, int]]:
-    """Return the traced modulation programs by step kind with their runs; empty for some."""
+    """Return the traced modulation programs, with their runs, of step kinds that have one."""
     values = {step.program: step.values for step in prepared.steps}
     traced = {
         step_program: tracer.modulations(step_program, step_values, row)

@@ -11,8 +11,8 @@ from service.jobs.model.job import Job, MadeBy
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.object_store import Store
 from workers.engine.backend import Backend
+from workers.media.input_videos import InputVideos
 from workers.media.outputs import Marking
-from workers.media.sent_videos import SentVideos
 from workers.pool.capacity import Reservation
 from workers.pool.progress import Bill, Progress
 from workers.pool.quality_samples import QualitySamples
@@ -39,7 +39,7 @@ class WorkerContext:
     check: OutputCheck
     quality_samples: QualitySamples
     made_by: MadeBy
-    videos: SentVideos
+    videos: InputVideos
 
 
 @dataclass(frozen=True)

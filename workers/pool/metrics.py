@@ -58,16 +58,16 @@ ready = Gauge(
 )
 quality_psnr = Histogram(
     "atelier_quality_psnr_db",
-    "PSNR that a preset kept: of a served image or video against the exact one, drawn again while"
+    "PSNR of a preset: of a served image or video against the exact one, generated again while"
     " the devices were idle; 99 where they are equal.",
     ["model", "preset"],
     buckets=PSNR_BUCKETS_DB,
 )
 receipts = Counter(
     "atelier_receipts_total",
-    "Served images and videos kept to be drawn again exactly, by outcome: measured; not_compiled"
+    "Served images and videos kept for an exact second run, by outcome: measured; not_compiled"
     " (the worker has no programs of the exact one); failed; dropped (for newer ones, or begun"
-    " thrice).",
+    " three times).",
     ["model", "outcome"],
 )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.spec.request_images import without_images
 from service.jobs.model.job import Job, JobError, Output
-from service.jobs.storage.object_store import SMALL_IMAGE_TYPE, beside_key, job_folders, output_key
+from service.jobs.storage.object_store import SMALL_IMAGE_TYPE, job_folders, output_key, sibling_key
 from service.recipes.files import read_recipe
 from service.recipes.recipe import Recipe, repeatable
 from service.safety.checker import SafetyChecker
@@ -103,7 +103,7 @@ class OutputFiles:
         key = output_key(self._context.job.id, self._context.claim.fence, index, content_type)
         await until_stored(self._put, key, data, content_type)
         for name, small in small_files.items():
-            await until_stored(self._put, beside_key(key, name), small, SMALL_IMAGE_TYPE)
+            await until_stored(self._put, sibling_key(key, name), small, SMALL_IMAGE_TYPE)
         return key
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 import jax
 from prometheus_client import REGISTRY
 
+from models.adapters.adaptable_layers import names_of
 from models.adapters.files.name_table import Names, packed
-from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
 from models.spec.model_spec import Aim
@@ -54,8 +54,8 @@ from workers.loading.loras import configured_loras
 from workers.loading.pool_models import DiffusersModel, LoadedModel, PoolModel, ServedModel
 from workers.loading.trial_times import EstimatedTimes
 from workers.loading.upscalers import UpscalerCache, load_upscalers, upscaler_bytes
+from workers.media.input_videos import InputVideos
 from workers.media.outputs import Marking
-from workers.media.sent_videos import SentVideos
 from workers.multihost.exits import exit_within
 from workers.multihost.follower import Follower
 from workers.multihost.handshake import Handshake, settings_of
@@ -272,7 +272,7 @@ async def serve(
             if side_by_side
             else TimeSharedModels(pool.turn_s, is_single=not several)
         )
-        videos = SentVideos(settings.limits)
+        videos = InputVideos(settings.limits)
         context = PoolContext(
             *(settings, pool_name, closing),
             open_engine or partial(native_engine, settings, launcher, UpscalerCache()),

@@ -139,7 +139,7 @@ class Progress:
                 await asyncio.wait_for(self._closing.wait(), self._pause_s)
 
     def _has_news(self, is_last: bool) -> bool:
-        """Return whether there is a change to report; at the job's end a new stage is none.
+        """Return whether there is a change to report; a new stage at the job's end is not.
 
         Reporting it would delay the end, and wake clients that wait for the end once more.
         """

@@ -267,7 +267,7 @@ class RunningJobs:
             await self._stop_and_release(runner, task)
 
     async def emptied(self) -> None:
-        """Wait until no job is left, even those about to end. No job may be added meanwhile."""
+        """Wait until no job is left, even ending ones. No job may be added meanwhile."""
         while self._tasks:
             await asyncio.wait(self._tasks.values())
 

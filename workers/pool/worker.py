@@ -25,8 +25,8 @@ from service.settings.pools import PoolSettings
 from workers import metrics as worker_metrics
 from workers.engine.backend import Backend
 from workers.health.liveness import Liveness
+from workers.media.input_videos import InputVideos
 from workers.media.outputs import PLAIN_MARKING, Marking
-from workers.media.sent_videos import SentVideos
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter
@@ -68,7 +68,7 @@ class WorkerOptions:
     liveness: Liveness = field(default_factory=Liveness)
     time_sharing: ResidentModels = field(default_factory=ResidentModels)
     """Time sharing with other models on the same devices."""
-    videos: SentVideos = field(default_factory=SentVideos)
+    videos: InputVideos = field(default_factory=InputVideos)
     marking: Marking = PLAIN_MARKING
     check: OutputCheck = no_check
     sizes: Sizes = ANY_SIZE

@@ -113,13 +113,13 @@ class Report:
         return self.communication_s / max(self.window_s - self.no_work_s, 1e-12)
 
 
-def report(recording: Recording, most_steps: int) -> Report | None:
+def report(recording: Recording, max_steps: int) -> Report | None:
     """Break down a profile from the first step's end to the last's; None: fewer than two steps.
 
     Args:
-        most_steps: maximum number of steps; later ones are ignored.
+        max_steps: maximum number of steps; later ones are ignored.
     """
-    ends = sorted(recording.steps)[: most_steps + 1]
+    ends = sorted(recording.steps)[: max_steps + 1]
     if len(ends) < 2 or not recording.devices:
         return None
     window = (ends[0], ends[-1])

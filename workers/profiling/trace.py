@@ -110,10 +110,10 @@ def _span(event: Any) -> Interval:
     return event.start_ns / 1e9, event.end_ns / 1e9
 
 
-def main(folder: str, most_steps: str) -> None:
+def main(folder: str, max_steps: str) -> None:
     """Print the report of a profile recording; limits the memory of this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    result = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
+    result = report(read(find(Path(folder), ".xplane.pb")), int(max_steps))
     print(json.dumps(result and asdict(result) | {"share": result.communication_share}))
 
 

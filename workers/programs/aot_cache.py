@@ -102,7 +102,7 @@ class ExecutableFiles:
     Args:
         folder: created if missing.
         common: part common to all keys: process and model.
-        most_bytes: size limit of all files in the folder.
+        max_bytes: size limit of all files in the folder.
         awaited: called with a file's name before it is read; returns once the file has been fetched
             from elsewhere, or will not be.
     """
@@ -111,13 +111,13 @@ class ExecutableFiles:
         self,
         folder: Path,
         common: Key,
-        most_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_BYTES,
         awaited: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._folder = folder
         self._awaited = awaited
         self._common = common
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._logged: set[tuple[str, int | None]] = set()
 
     def program(
@@ -171,7 +171,7 @@ class ExecutableFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._log_once("cannot be read, and so it is compiled", error)
+            self._log_once("cannot be read; compiling it", error)
             metrics.executables.labels("refused").inc()
             return None
         try:
@@ -189,9 +189,9 @@ class ExecutableFiles:
             text = packed(content(), key)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(path, text)
-            evict_oldest(path.parent, self._most_bytes)
+            evict_oldest(path.parent, self._max_bytes)
         except OSError as error:
-            self._log_once("cannot be written, and the next start compiles it again", error)
+            self._log_once("cannot be written; the next start compiles it again", error)
             metrics.executables.labels("unkept").inc()
         except Exception as error:  # programs with host callbacks cannot be serialized
             log.info("%s is not stored: %s", key.get("program"), error)
@@ -243,7 +243,7 @@ def unpacked(text: bytes, key: Key) -> Any:
         raise ValueError("its header is invalid")
     header = json.loads(head)
     if header["key"] != json.loads(json.dumps(key)):
-        raise ValueError("it has another key")
+        raise ValueError("its key differs")
     if header["sha256"] != digest(body):
         raise ValueError("its digest differs")
     return pickle.loads(body)  # verified above, and from this user's folder
@@ -276,7 +276,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def evict_oldest(folder: Path, most_bytes: int) -> None:
+def evict_oldest(folder: Path, max_bytes: int) -> None:
     """Delete the oldest executables until the folder is small enough."""
     files = []
     for path in folder.iterdir():
@@ -288,7 +288,7 @@ def evict_oldest(folder: Path, most_bytes: int) -> None:
             files.append((status.st_mtime, status.st_size, path))
     left = sum(size for _, size, _ in files)
     for _, size, path in sorted(files):
-        if left <= most_bytes:
+        if left <= max_bytes:
             return
         path.unlink(missing_ok=True)
         left -= size

@@ -159,7 +159,7 @@ def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Mesh
     data = shape.size("data")
     slots = slots or max(SLOTS, data)
     if slots % data:
-        raise ValueError(f"{slots} slots are not dealt out evenly over data {data}")
+        raise ValueError(f"{slots} slots cannot be divided evenly over data {data}")
     return slots
 
 

@@ -22,9 +22,9 @@ from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import ALIASES
 
 ROOT = Path("/")
-LEAST_SHM_BYTES = 2**30
+MIN_SHM_BYTES = 2**30
 """Sufficient shared memory. Assumption: a container's default of 64 MiB fails elsewhere."""
-LEAST_MEMLOCK_BYTES = 64 * 2**30
+MIN_MEMLOCK_BYTES = 64 * 2**30
 """Sufficient locked memory. Assumption: libtpu states no number, and recipes lift the limit."""
 CAP_IPC_LOCK = 14
 """Bit of the capability that overrides RLIMIT_MEMLOCK. Source: linux/capability.h."""
@@ -98,7 +98,7 @@ def check(pool: PoolSettings, devices: range | None, root: Path = ROOT) -> None:
     problems = [*faults(kind, required_devices(pool, devices), root)]
     lines = "".join(f"\n  {fault.text}" for fault in problems)
     if any(fault.is_fatal for fault in problems):
-        raise ConfigError(f"this machine is not fit for a worker with {kind.name}s:{lines}")
+        raise ConfigError(f"this machine cannot run a worker with {kind.name}s:{lines}")
     if problems:
         log.warning("this machine may slow down or stop a worker with %ss:%s", kind.name, lines)
 
@@ -194,8 +194,8 @@ def _unopenable(dev: Path, files: Sequence[Path]) -> Iterator[Fault]:
         others = f" and {len(those) - 1} more" if those[1:] else ""
         yield Fault(
             f"/dev/{those[0].relative_to(dev)}{others} belong to {owner}, and user "
-            f"{os.geteuid()} may not read and write there: have containerd give devices to the "
-            "pod's user (device_ownership_from_security_context), or let the pool be root "
+            f"{os.geteuid()} cannot read and write them: have containerd give devices to the "
+            "pod's user (device_ownership_from_security_context), or run the pool as root "
             "(components/tpu-root, docs/operations/gke.md)",
             is_fatal=True,
         )
@@ -211,7 +211,7 @@ def raised_memlock() -> int:
 
 def locked_memory(limit_bytes: int, root: Path = ROOT) -> Iterator[Fault]:
     """Yield a problem if the limit of locked memory is too low for accelerators."""
-    is_enough = limit_bytes == resource.RLIM_INFINITY or limit_bytes >= LEAST_MEMLOCK_BYTES
+    is_enough = limit_bytes == resource.RLIM_INFINITY or limit_bytes >= MIN_MEMLOCK_BYTES
     if not (is_enough or _may_lock_all(root)):
         yield Fault(
             f"this process may lock {_mib(limit_bytes)} of memory (RLIMIT_MEMLOCK), and libtpu "
@@ -230,7 +230,7 @@ def _may_lock_all(root: Path) -> bool:
 
 
 def shared_memory(
-    kind: Accelerator, root: Path = ROOT, least: int = LEAST_SHM_BYTES
+    kind: Accelerator, root: Path = ROOT, least: int = MIN_SHM_BYTES
 ) -> Iterator[Fault]:
     """Yield a problem if shared memory is missing or small."""
     advice = "mount an emptyDir with medium Memory there, or --shm-size of Docker"

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from models.adapters.adaptable_layers import names_of
 from models.adapters.files.adapter import KernelShape, LayerPosition
 from models.adapters.files.name_table import NetworkNames
-from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
 from models.spec.lora import RequestedLora, always, pages_of
 

@@ -18,7 +18,7 @@ from workers.engine.errors import GenerationFailed
 from workers.loading.model import NotEnoughMemory
 
 Json = Mapping[str, Any]
-QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the least and the most"
+QUARTILES = "medians, and the quartiles of all repeats; minimum and maximum if fewer than four"
 
 
 def show(report: Json, console: Console) -> None:

@@ -36,7 +36,7 @@ class NotMeasured(Exception):
 
 async def measure_alone(
     server: Server,
-    asks: Sequence[TimedRequest],
+    entries: Sequence[TimedRequest],
     count: int,
     say: Callable[[str], None],
     patience_s: float,
@@ -52,36 +52,36 @@ async def measure_alone(
     """
     medians: dict[str, Alone] = {}
     first: dict[str, TimedRequest] = {}
-    for ask in asks:
-        first.setdefault(ask.shape, ask)
-    for ask in first.values():
-        say(f"alone: {ask.shape}")
-        answers = [await _one_alone(server, ask, patience_s) for _ in range(1 + count)]
-        medians[ask.shape] = alone_of(answers[1:])
+    for entry in entries:
+        first.setdefault(entry.shape, entry)
+    for entry in first.values():
+        say(f"alone: {entry.shape}")
+        answers = [await _one_alone(server, entry, patience_s) for _ in range(1 + count)]
+        medians[entry.shape] = alone_of(answers[1:])
     return medians
 
 
-async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> RequestOutcome:
+async def _one_alone(server: Server, entry: TimedRequest, patience_s: float) -> RequestOutcome:
     """Send a request without a deadline, which a server that must compile would refuse.
 
     Its files are not reused, neither for it nor for a request of the load.
     """
-    request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
+    request = {name: value for name, value in entry.request.items() if name != "deadline_s"}
     request["reuse"] = False
     if isinstance(seed := request.get("seed"), int):
         request["seed"] = abs(seed - 1)
-    answer = RequestOutcome(ask.model_copy(update={"request": request}))
+    answer = RequestOutcome(entry.model_copy(update={"request": request}))
     try:
         async with asyncio.timeout(patience_s):
-            await server.ask(answer)
+            await server.execute(answer)
     except TimeoutError:
-        message = f"{ask.shape}: not done after {patience_s:g} s; increase --patience"
+        message = f"{entry.shape}: not done after {patience_s:g} s; increase --patience"
         raise NotMeasured(message) from None
     finally:
         await _call_off(server, [answer])
     if answer.outcome != SUCCEEDED:
         why = ": ".join(filter(None, (answer.reason, answer.detail))) or "no reason given"
-        raise NotMeasured(f"{ask.shape}: {answer.outcome}, {why}")
+        raise NotMeasured(f"{entry.shape}: {answer.outcome}, {why}")
     return answer
 
 
@@ -98,7 +98,7 @@ def alone_of(answers: Sequence[RequestOutcome]) -> Alone:
 
 async def send(
     server: Server,
-    asks: Sequence[TimedRequest],
+    entries: Sequence[TimedRequest],
     alone: Mapping[str, Alone],
     stop: asyncio.Event,
     patience_s: float,
@@ -106,17 +106,17 @@ async def send(
     """Send requests on schedule; return the outcomes of all that were sent, in order.
 
     Args:
-        asks: requests, sorted by time.
+        entries: requests, sorted by time.
         stop: when set, sending and waiting end, and unfinished jobs are canceled.
         patience_s: time limit of waiting after the last request.
     """
     answers: list[RequestOutcome] = []
     tasks: list[asyncio.Task[None]] = []
     began = time.perf_counter()
-    for ask in asks:
-        if await _stopped_before(stop, began + ask.at_s):
+    for entry in entries:
+        if await _stopped_before(stop, began + entry.at_s):
             break
-        answers.append(RequestOutcome(ask))
+        answers.append(RequestOutcome(entry))
         tasks.append(asyncio.create_task(_send(server, answers[-1], alone, began)))
     if tasks and not stop.is_set():
         await _all_or_stopped(tasks, stop, patience_s)
@@ -133,7 +133,7 @@ async def _send(
     unloaded = alone.get(answer.timed_request.shape)
     answer.deadline_s = answer.timed_request.deadline_s(unloaded.whole_s if unloaded else None)
     answer.late_s = max(0.0, time.perf_counter() - began - answer.timed_request.at_s)
-    await server.ask(answer)
+    await server.execute(answer)
     answer.ended_at_s = time.perf_counter() - began
 
 

@@ -77,8 +77,8 @@ def plan(mix: Mix) -> Iterator[TimedRequest]:
     at_s, planned = 0.0, list[TimedRequest]()
     while (at_s := at_s + rng.expovariate(mix.rate_per_s)) < mix.seconds:
         repeats = mix.repeats and planned and rng.random() < mix.repeats
-        ask = rng.choice(planned) if repeats else _new(rng, mix)
-        planned.append(ask.model_copy(update={"at_s": round(at_s, 6)}))
+        timed = rng.choice(planned) if repeats else _new(rng, mix)
+        planned.append(timed.model_copy(update={"at_s": round(at_s, 6)}))
         yield planned[-1]
 
 

@@ -69,13 +69,13 @@ async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, 
     return models
 
 
-def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> None:
+def check_models(entries: Iterable[TimedRequest], models: Mapping[str, bool]) -> None:
     """Verify that the server has the requested models.
 
     Raises: UsageError: names the server's models.
     """
     there_is = "the server has " + ", ".join(sorted(models))
-    for model in {ask.model for ask in asks}:
+    for model in {entry.model for entry in entries}:
         if not model and len(models) > 1:
             raise UsageError(f"a request names no model; {there_is}")
         if model and model not in models:
@@ -83,7 +83,11 @@ def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> No
 
 
 async def measure(
-    server: Server, url: str, asks: Sequence[TimedRequest], plan: Plan, say: Callable[[str], None]
+    server: Server,
+    url: str,
+    entries: Sequence[TimedRequest],
+    plan: Plan,
+    say: Callable[[str], None],
 ) -> Run:
     """Measure each shape on the unloaded server, then the load.
 
@@ -92,25 +96,25 @@ async def measure(
     Raises: UsageError: deadlines need unloaded times; NotMeasured.
     """
     alone = dict(plan.unloaded_times)
-    new = [ask for ask in asks if ask.shape not in alone]
-    if not plan.alone and any(ask.deadline_scale for ask in new):
+    new = [entry for entry in entries if entry.shape not in alone]
+    if not plan.alone and any(entry.deadline_scale for entry in new):
         raise UsageError(
             "deadlines are multiples of unloaded times: measure them (--alone), or read"
             " them from an earlier report (--alone-from)"
         )
     if plan.alone and new:
         alone |= await measure_alone(server, new, plan.alone, say, plan.patience_s)
-    say(f"sending {len(asks)} requests within {asks[-1].at_s:.0f} s")
+    say(f"sending {len(entries)} requests within {entries[-1].at_s:.0f} s")
     began_at, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     with _stopping() as stop:
-        answers = await send(server, asks, alone, stop, plan.patience_s)
+        answers = await send(server, entries, alone, stop, plan.patience_s)
     took_s = time.perf_counter() - began
     last_s = max((answer.ended_at_s or 0.0 for answer in answers), default=0.0)
     window_s = plan.window_s or last_s or took_s
     return Run(
         server=url,
         began_at=began_at,
-        planned=len(asks),
+        planned=len(entries),
         window_s=took_s if stop.is_set() else window_s,
         interrupted=stop.is_set(),
         answers=answers,

@@ -27,7 +27,7 @@ no limit, because it is not the server's fault."""
 IDLE_S = 2.0
 """Idle time of pooled connections: shorter than that of servers, which might close a connection as
 it is reused."""
-PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
+PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 """Pauses between reconnections while a job is followed."""
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)
 """Errors of parsing an unexpected response."""
@@ -91,7 +91,7 @@ class Server:
             message = f"the server at {self._http.base_url} has no list of models"
             raise ServiceUnreachable(message) from error
 
-    async def ask(self, answer: RequestOutcome) -> None:
+    async def execute(self, answer: RequestOutcome) -> None:
         """Send a request now, and follow it to its end. All errors become outcomes."""
         sent = time.perf_counter()
         try:
@@ -160,7 +160,7 @@ class Server:
             except (httpx.HTTPError, *NOT_UNDERSTOOD):
                 self.lost += 1
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _events(self, answer: RequestOutcome, last: str) -> AsyncGenerator[JobEvent]:
         """Yield the events of a job. Raises: httpx.HTTPError; ValueError: malformed events."""

@@ -27,7 +27,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[Table]:
     yield _alone(report["alone"])
     yield _waits(report["waits"])
     yield _refusals(report)
-    yield _met("goodput: done within so many times what it takes alone", report["goodput"])
+    yield _met("goodput: completed within a multiple of the time alone", report["goodput"])
     yield _met("deadlines sent to the server", report["deadlines"])
     yield _fairness(report["fairness"])
 
@@ -41,10 +41,11 @@ def _summary(report: Mapping[str, Any]) -> Table:
         + (", interrupted" if report["interrupted"] else ""),
         "outcomes": ", ".join(f"{name} {count}" for name, count in report["outcomes"].items()),
         **{reason: str(count) for reason, count in report["reasons"].items()},
-        "asked": f"{rate['asked_per_s']:.3g}/s for {rate['window_s']:.0f} s",
-        "done meanwhile": f"{rate['done_per_s']:.3g}/s, {rate['pictures_per_s']:.3g} pictures/s",
-        "device-seconds/s": f"asked for {_number(report['offered_device_s_per_s'])}, "
-        f"done {_number(rate['device_s_per_s'])}",
+        "arrivals": f"{rate['asked_per_s']:.3g}/s for {rate['window_s']:.0f} s",
+        "completed meanwhile": f"{rate['done_per_s']:.3g}/s, "
+        f"{rate['pictures_per_s']:.3g} pictures/s",
+        "device-seconds/s": f"requested {_number(report['offered_device_s_per_s'])}, "
+        f"completed {_number(rate['device_s_per_s'])}",
         "sender": f"{report['client']['processor']}, {report['client']['cores']} cores; "
         f"load {report['client']['load']:.1f}",
         "sender was late": f"p50 {seconds(late['p50'])}, p99 {seconds(late['p99'])}, "
@@ -75,8 +76,8 @@ def _alone(alone: Mapping[str, Any]) -> Table:
 
 def _waits(groups: Mapping[str, Any]) -> Table:
     columns = ("accept", "queue", "run", "outside", "whole")
-    title = "where the time of those that succeeded went: p50 / p90 / p99"
-    table = _table(title, "of", "done", *columns)
+    title = "phases of successful requests: p50 / p90 / p99"
+    table = _table(title, "group", "succeeded", *columns)
     by_name = {"all": groups["all"]}
     for kind in ("by_model", "by_shape", "by_tenant"):
         if len(groups[kind]) > 1:
@@ -97,9 +98,9 @@ def _refusals(report: Mapping[str, Any]) -> Table:
 
 
 def _met(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(title, "times alone", "asked", "met", "share")
+    table = _table(title, "times alone", "requests", "met", "share")
     for row in rows:
-        scale = "as told" if row["scale"] is None else f"{row['scale']:g}x"
+        scale = "as sent" if row["scale"] is None else f"{row['scale']:g}x"
         table.add_row(scale, str(row["asked"]), str(row["met"]), f"{row['share']:.1%}")
     return table
 
@@ -107,7 +108,16 @@ def _met(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 def _fairness(fairness: Mapping[str, Any]) -> Table:
     jain = fairness["jain"]
     title = f"tenants, in device-seconds while requests came (Jain's index {_number(jain)})"
-    table = _table(title, "tenant", "asked", "due", "got", "of its due", "times alone p50", "p99")
+    table = _table(
+        title,
+        "tenant",
+        "requested",
+        "fair share",
+        "received",
+        "received/share",
+        "times alone p50",
+        "p99",
+    )
     if len(fairness["tenants"]) > 1:
         for name, row in fairness["tenants"].items():
             cells = (row["asked_s"], row["due_s"], row["got_s"], row["got_of_due"])

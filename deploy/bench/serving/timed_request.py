@@ -101,10 +101,10 @@ def read_trace(path: Path) -> list[TimedRequest]:
     Raises: UsageError: names the invalid line.
     """
     lines = enumerate(_text(path).split("\n"), 1)  # prompts may contain other line separators
-    asks = [_parsed(path, number, line) for number, line in lines if line.strip()]
-    if not asks:
+    entries = [_parsed(path, number, line) for number, line in lines if line.strip()]
+    if not entries:
         raise UsageError(f"{str(path)!r} has no requests in it")
-    return sorted(asks, key=lambda ask: ask.at_s)
+    return sorted(entries, key=lambda entry: entry.at_s)
 
 
 def _text(path: Path) -> str:
@@ -127,12 +127,12 @@ def explained(error: ValidationError) -> str:
     return "; ".join(f"{name}: {message}" if name else message for name, message in wrong)
 
 
-def write_trace(path: Path, asks: Iterable[TimedRequest]) -> None:
+def write_trace(path: Path, entries: Iterable[TimedRequest]) -> None:
     """Write requests to a trace file.
 
     Raises: UsageError: the file cannot be written.
     """
-    lines = (ask.model_dump_json(exclude_defaults=True) for ask in asks)
+    lines = (entry.model_dump_json(exclude_defaults=True) for entry in entries)
     try:
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     except OSError as error:

@@ -68,7 +68,7 @@ def turns(args: argparse.Namespace, model: str) -> Iterator[Json]:
 
     Raises: CheckpointError: no such model; NotMeasured, NotTheSame: as `compared`.
     """
-    with tempfile.TemporaryDirectory() as made, configs_of(ask(args, model)) as folder:
+    with tempfile.TemporaryDirectory() as made, configs_of(engine_case(args, model)) as folder:
         for result in compared(model, sides(args, model, folder, Path(made)), args.turns):
             yield result.as_json()
 
@@ -101,12 +101,13 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def ask(args: argparse.Namespace, model: str) -> EngineCase:
+def engine_case(args: argparse.Namespace, model: str) -> EngineCase:
     return EngineCase(model, {}, tiny=args.tiny)
 
 
 def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sides:
-    """Return one turn of each side. Args: folder: of the configs; made: for files of both sides."""
+    """Return the functions that run one turn of each side. Args: folder: of the configs; made: for
+    files of both sides."""
     sizes = [
         word
         for name in SIZES

@@ -21,7 +21,7 @@ operations."""
 
 
 class NotTheSame(Exception):
-    """The sides do different work, so their ratio is meaningless."""
+    """The two programs do different amounts of work, so the ratio of their times is meaningless."""
 
 
 class NotMeasured(Exception):
@@ -30,8 +30,8 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Sides:
-    """A turn of each side; theirs takes our first result and its own first result (None: none
-    yet)."""
+    """Functions that run a turn of Atelier (`ours`) and of diffusers (`theirs`). The latter gets
+    Atelier's first result, and its own first result or None."""
 
     ours: Callable[[], Json]
     theirs: Callable[[Json, Json | None], Json]
@@ -39,7 +39,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Compared:
-    """Results of alternating turns in order; ours may be one turn ahead."""
+    """Results of alternating turns in order; Atelier may be one turn ahead."""
 
     model: str
     ours: Sequence[Json]
@@ -47,13 +47,14 @@ class Compared:
 
     @property
     def rate(self) -> float:
-        """Matrix FLOP/s of the GPU: the larger of the sides' medians, used for both."""
+        """Matrix FLOP/s of the GPU: the larger of the two programs' medians, used for both."""
         sides = [side for side in self._sides if side]
         return float(max(median(turn["matrix_flops"] for turn in side) for side in sides))
 
     @property
     def mfu(self) -> tuple[float, float | None]:
-        """MFU of the denoising loop (ours, theirs), with our count of a step's FLOPs."""
+        """MFU of the denoising loop (Atelier, diffusers), with Atelier's count of a step's
+        FLOPs."""
         work = self.ours[0]["step_flops"] * self.ours[0]["batch"]
         ours, theirs = (
             work / median(every(side, "step")) / self.rate if side else None for side in self._sides
@@ -63,7 +64,7 @@ class Compared:
 
     @property
     def peaks(self) -> tuple[int | None, int | None]:
-        """Peak bytes (ours, theirs); None if not counted by the device's allocator."""
+        """Peak bytes (Atelier, diffusers); None if not counted by the device's allocator."""
         theirs = self.theirs[0]["peak_bytes"] if self.theirs else None
         ours = self.ours[0]["memory"]
         return (ours["peak_bytes"] if ours["by"] == "device" else None), theirs
@@ -73,7 +74,7 @@ class Compared:
         return self.ours, self.theirs
 
     def ratios(self, stage: str) -> list[float]:
-        """Their time divided by ours, for each pair of turns."""
+        """diffusers' time divided by Atelier's, for each pair of turns."""
         return ratios(*([turn["seconds"][stage] for turn in side] for side in self._sides))
 
     def as_json(self) -> Json:
@@ -125,7 +126,7 @@ def run_atelier(model: str, options: Sequence[str], file: Path) -> Json:
 
 
 def first_from(file: Path | None, measure: Callable[[], Json]) -> Callable[[], Json]:
-    """Turns of ours: the first from a report, if the file exists, and the others measured."""
+    """Turns of Atelier: the first from a report, if the file exists, and the others measured."""
     reports = [json.loads(file.read_text())] if file is not None and file.is_file() else []
     return lambda: turn_of(reports.pop()) if reports else measure()
 

@@ -1,4 +1,5 @@
-"""A turn of diffusers with torch.compile: the same requests, stages and JSON as ours.
+"""A turn of diffusers with torch.compile: the same requests, stages and JSON as `atelier bench
+engine`.
 
     python -m lab.bench.against.diffusers_turn FOLDER --request '{"width": 1024, …}' --json FILE
 

@@ -37,7 +37,7 @@ from tests.e2e.system import START_S, System, until
 DEMO = Path(models.demo.__file__).parent
 FIELDS = ("num_inference_steps", "width", "height", "true_cfg_scale", "guidance_scale",
           "negative_prompt", "max_sequence_length")  # fmt: skip
-"""Defaults of the model that the other side gets, too."""
+"""Request fields whose defaults the diffusers server gets, too."""
 WARM_UP = 2
 NUMBERS = itertools.count()
 Fields = dict[str, Any]
@@ -74,7 +74,7 @@ class Side:
         self.url, self.fields = url, fields
 
     async def rate(self, clients: int, seconds: float) -> float:
-        """Images a second of so many clients, each with one request at a time."""
+        """Images a second for this number of clients, each with one request at a time."""
         done, started = 0, time.perf_counter()
 
         async def client(http: httpx.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""Table of the comparison."""
+"""Table of the comparison with diffusers."""
 
 from __future__ import annotations
 

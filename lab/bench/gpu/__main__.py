@@ -78,11 +78,11 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=9.0, help="of this piece (9)")
     parser.add_argument("--from", dest="first", default="", metavar="STAGE",
-                        help="run this stage and those after it anew")  # fmt: skip
+                        help="run this stage and those after it again")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="(build/gpu)")
     parser.add_argument("--wheels", type=Path, default=Path(".wheels"), help="(.wheels)")
     parser.add_argument("--only", default="", metavar="PART",
-                        help="run the stages with this in their name anew")  # fmt: skip
+                        help="run the stages with this in their name again")  # fmt: skip
     return parser.parse_args(words)
 
 

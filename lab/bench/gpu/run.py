@@ -69,9 +69,9 @@ def run(stage: Stage, folder: Path, budget: Budget, environment: Mapping[str, st
     Its state is `done`, `failed`, `stopped` (by its own limit), `cut` (by the end of the budget) or
     `left out` (too little of the budget was left to start it).
     """
-    if budget.left_s < stage.least_s:
+    if budget.left_s < stage.min_s:
         left_s = max(0.0, budget.left_s)
-        return outcome(stage, "left out", f"{left_s:.0f} s were left, it wants {stage.least_s:.0f}")
+        return outcome(stage, "left out", f"{left_s:.0f} s were left, it wants {stage.min_s:.0f}")
     stage.file(folder).unlink(missing_ok=True)  # written by an earlier run
     started = budget.clock()
     log = folder / f"{stage.name}.log"

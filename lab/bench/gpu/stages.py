@@ -29,8 +29,8 @@ class Stage:
     """Module and its arguments."""
     limit_s: float
     """Time limit; results written until then count."""
-    least_s: float
-    """Least remaining time to start."""
+    min_s: float
+    """Minimum remaining time to start."""
     reads: str = ""
     """Stage whose result it reuses, by the option `--ours`, if there is one; empty: none."""
 
@@ -70,12 +70,12 @@ def stages(folder: Path, sizes: Sizes = FULL) -> tuple[Stage, ...]:
         words = ("atelier", "bench", "engine", "--model", model, "--devices", "0")
         cache = ("--compile-cache", str(folder / "compiled"))
         words = (*words, *sizes.engine, *sizes.steps.get(model, ()), *cache, *options)
-        return Stage(name, words, limit_s, least_s=90)
+        return Stage(name, words, limit_s, min_s=90)
 
     def diffusers(model: str, ours: str) -> Stage:
         words = ("lab.bench.against", model, "--turns", "1")
         words = (*words, *sizes.diffusers, *sizes.steps.get(model, ()))
-        return Stage(f"diffusers-{model}", words, LONGEST_S, least_s=120, reads=ours)
+        return Stage(f"diffusers-{model}", words, LONGEST_S, min_s=120, reads=ours)
 
     return (
         pixels("flux", "bfloat16"),
@@ -103,7 +103,7 @@ def stages(folder: Path, sizes: Sizes = FULL) -> tuple[Stage, ...]:
 
 def pixels(family: str, dtype: str) -> Stage:
     words = ("lab.bench.gpu.pixels", family, "--dtype", dtype)
-    return Stage(f"pixels-{family}-{dtype}", words, limit_s=240, least_s=60)
+    return Stage(f"pixels-{family}-{dtype}", words, limit_s=240, min_s=60)
 
 
 def install_wheels(wheels: Path, site: Path, installed: Callable[[str], bool]) -> list[str]:

@@ -51,7 +51,7 @@ def engine(row: Json) -> str:
 
 
 def speed(row: Json) -> str:
-    """Step time, MFU and ratios of a model against diffusers; ratios above one favor ours."""
+    """Step time, MFU and ratios of a model against diffusers; ratios above one favor Atelier."""
     mfu = row["mfu"]["ours"]
     return f"step {1000 * step(row):.1f} ms, MFU {mfu:.0%}, {against(row['ratios'])}"
 
@@ -64,5 +64,5 @@ def against(ratios: dict[str, list[float]]) -> str:
 
 
 def step(model: Json) -> float:
-    """Median seconds of our steps."""
+    """Median seconds of Atelier's steps."""
     return median(seconds for turn in model["ours"] for seconds in turn["seconds"]["step"])

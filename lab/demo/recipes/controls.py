@@ -36,7 +36,7 @@ CONFIG = ControlNetConfig(
     conditioning_embedding_out_channels=(8, 16, 32, 64),
 )
 COUNT, PAIRS_SHARE = 4000, 0.4
-SITTING = TrainingRun(steps=2000, batch=16, rate=1e-3, unprompted=0.2)
+TRAINING_RUN = TrainingRun(steps=2000, batch=16, rate=1e-3, unprompted=0.2)
 SEED = 31
 EXAM, EXAM_SEED = 64, 5
 TRUNK_FIELDS = (
@@ -77,7 +77,7 @@ def make(base: Path, folder: Path) -> None:
     data = training_data(model, prompts, latents, examples.prompts, examples.edges)
     examine(recipe, model, vae, prompts)
     network = control.untrained(model, CONFIG, seed=0)
-    network = control.train(model, network, data, SITTING, folder / f"{NAME}.safetensors")
+    network = control.train(model, network, data, TRAINING_RUN, folder / f"{NAME}.safetensors")
     control.write(network, stored_config(CONFIG), folder / NAME)
     examine(recipe, control.SdxlWithControl(model, network), vae, prompts)
 

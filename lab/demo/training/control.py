@@ -70,7 +70,11 @@ def untrained(model: Any, config: ControlNetConfig, seed: int) -> ControlNet:
 
 
 def train(
-    model: Any, control: ControlNet, data: Data, sitting: TrainingRun, state: Path | None = None
+    model: Any,
+    control: ControlNet,
+    data: Data,
+    training_run: TrainingRun,
+    state: Path | None = None,
 ) -> ControlNet:
     """Train a ControlNet for a frozen SDXL."""
     graph, first = nnx.split(control)
@@ -80,7 +84,7 @@ def train(
         controlled = SdxlWithControl(nnx.merge(model_graph, frozen), nnx.merge(graph, trained))
         return controlled.loss(latents, text, key)
 
-    trained = frozen_base.train(loss, first, frozen, data, sitting, state)
+    trained = frozen_base.train(loss, first, frozen, data, training_run, state)
     done: ControlNet = nnx.merge(graph, trained)
     return done
 

@@ -58,7 +58,7 @@ def train(
     trained: PyTree,
     frozen: PyTree,
     data: Data,
-    sitting: TrainingRun,
+    training_run: TrainingRun,
     state: Path | None = None,
     seed: int = 0,
 ) -> PyTree:
@@ -67,13 +67,13 @@ def train(
     Args:
         state: file from which the run resumes, and to which it is saved.
     """
-    optimizer = optax.adam(optax.cosine_decay_schedule(sitting.rate, sitting.steps))
+    optimizer = optax.adam(optax.cosine_decay_schedule(training_run.rate, training_run.steps))
     run = {"trained": trained, "memory": optimizer.init(trained), "step": jnp.int32(0)}
     if state is not None and state.exists():
         run = jax.tree.map(jnp.asarray, restore(state, run))
-    advance = _make_advance(loss, optimizer, sitting)
+    advance = _make_advance(loss, optimizer, training_run)
     errors, saved = [], time.monotonic()
-    for step in range(int(run["step"]), sitting.steps):
+    for step in range(int(run["step"]), training_run.steps):
         key = jax.random.fold_in(jax.random.key(seed), step)
         run, error = advance(run, frozen, data, key)
         errors.append(error)
@@ -89,7 +89,7 @@ def train(
 
 
 def _make_advance(
-    loss: Loss, optimizer: optax.GradientTransformation, sitting: TrainingRun
+    loss: Loss, optimizer: optax.GradientTransformation, training_run: TrainingRun
 ) -> Callable[..., Any]:
     """Return the compiled training step: (run, frozen, data, key) → (run, loss)."""
 
@@ -97,9 +97,9 @@ def _make_advance(
         run: dict[str, Any], frozen: PyTree, data: Data, key: jax.Array
     ) -> tuple[dict[str, Any], jax.Array]:
         row_key, drop_key, key = jax.random.split(key, 3)
-        batch, count = (sitting.batch,), len(data["latents"])
+        batch, count = (training_run.batch,), len(data["latents"])
         rows = jax.random.randint(row_key, batch, 0, count)
-        dropped = jax.random.bernoulli(drop_key, sitting.unprompted, batch)
+        dropped = jax.random.bernoulli(drop_key, training_run.unprompted, batch)
         indices = jnp.where(dropped, count, rows)
         text = jax.tree.map(lambda leaf: leaf[indices], data["text"])
         if "shown" in data:

@@ -69,9 +69,9 @@ def train(
         error: jax.Array = changed(nnx.merge(graph, frozen), changes).loss(latents, text, key)
         return error
 
-    sitting = TrainingRun(steps, recipe.batch, RATE)
+    training_run = TrainingRun(steps, recipe.batch, RATE)
     first = untrained(model, rank, seed)
-    changes: Changes = frozen_base.train(loss, first, frozen, data, sitting, state, seed)
+    changes: Changes = frozen_base.train(loss, first, frozen, data, training_run, state, seed)
     return changes
 
 

@@ -51,23 +51,25 @@ class Fleet:
         self._is_over = False
 
     async def run(
-        self, asks: Sequence[SimulatedRequest], patience_s: float = math.inf
+        self, requests: Sequence[SimulatedRequest], patience_s: float = math.inf
     ) -> list[Outcome]:
         """Serve a trace; requests not done within `patience_s` after its last request stay
         unfinished."""
-        await self._scheduler.begin(self._pools, {ask.shape: ask for ask in asks}.values())
-        for ask in asks:
-            self._at(ask.at_s, lambda ask=ask: self._arrive(ask))
+        await self._scheduler.begin(
+            self._pools, {arrival.shape: arrival for arrival in requests}.values()
+        )
+        for arrival in requests:
+            self._at(arrival.at_s, lambda arrival=arrival: self._arrive(arrival))
         for number, pool in enumerate(self._pools):
             self._free[pool.queue][pool] = None
-            self._at(number / len(self._pools), lambda pool=pool: self._ask(pool))
-        self._at(asks[-1].at_s, self._tick_when_all_came(patience_s))
+            self._at(number / len(self._pools), lambda pool=pool: self._request(pool))
+        self._at(requests[-1].at_s, self._tick_when_all_came(patience_s))
         self._at(0.0, self._tick)
         while not self._is_over:
             self._now, _, act = heapq.heappop(self._events)
             self._clock.now = EPOCH_S + self._now
             await act()
-        return [self._outcomes[ask.number] for ask in asks]
+        return [self._outcomes[arrival.number] for arrival in requests]
 
     def _tick_when_all_came(self, patience_s: float) -> Act:
         """Check periodically, from now on, whether all is done."""
@@ -83,13 +85,13 @@ class Fleet:
     def _at(self, at: float, act: Act) -> None:
         heapq.heappush(self._events, (at, next(self._order), act))
 
-    async def _arrive(self, ask: SimulatedRequest) -> None:
-        outcome = self._outcomes[ask.number] = Outcome(ask)
-        outcome.is_admitted = await self._scheduler.put(ask)
+    async def _arrive(self, arrival: SimulatedRequest) -> None:
+        outcome = self._outcomes[arrival.number] = Outcome(arrival)
+        outcome.is_admitted = await self._scheduler.put(arrival)
         if outcome.is_admitted:
-            await self._wake(ask.queue)
+            await self._wake(arrival.queue)
         if outcome.is_admitted and outcome.began_at is None:
-            row = await self._scheduler.make_room_for(ask, self._pools)
+            row = await self._scheduler.make_room_for(arrival, self._pools)
             if row:
                 row.yields = True
 
@@ -146,8 +148,8 @@ class Fleet:
             row.pool = None
             await self._claim(pool)
 
-    async def _ask(self, pool: Pool) -> None:
-        self._at(self._now + REQUEST_EVERY_S, lambda: self._ask(pool))
+    async def _request(self, pool: Pool) -> None:
+        self._at(self._now + REQUEST_EVERY_S, lambda: self._request(pool))
         if pool.is_full and (row := await self._scheduler.make_room(pool)):
             row.yields = True
 

@@ -46,26 +46,26 @@ class World:
         return "videos" if is_video else "pictures"
 
 
-def asks_of(world: World, mix: Mix, times: Mapping[str, Times]) -> list[SimulatedRequest]:
+def requests_of(world: World, mix: Mix, times: Mapping[str, Times]) -> list[SimulatedRequest]:
     """Return the requests of a mix at the rate of the world's load."""
     rate_per_s = world.load * world.pools / _mean_s(world, mix, times)
     mix = mix.model_copy(
         update={"rate_per_s": rate_per_s, "seconds": world.seconds, "seed": world.seed}
     )
     weights = {tenant.name: tenant.weight for tenant in mix.tenants}
-    asks = []
+    requests = []
     for number, timed in enumerate(plan(mix)):
         request = {name: value for name, value in timed.request.items() if name != "prompt"}
         name = shape_of(request)
         is_video = "num_frames" in request
         deadline_s = timed.deadline_s(times[name].alone_s)
-        asks.append(
+        requests.append(
             SimulatedRequest(
                 number, timed.at_s, world.queue_of(is_video), name, times[name], timed.tenant,
                 weights[timed.tenant], math.inf if deadline_s is None else deadline_s, is_video,
             )
         )  # fmt: skip
-    return asks
+    return requests
 
 
 def _mean_s(world: World, mix: Mix, times: Mapping[str, Times], videos: bool = True) -> float:
@@ -95,14 +95,14 @@ async def run(url: str, world: World, order: Ordered | float, mix: Mix) -> list[
         order: a baseline, or the deadline credit of our queue.
     """
     times = known()
-    asks, pools = asks_of(world, mix, times), pools_of(world, mix, times)
+    requests, pools = requests_of(world, mix, times), pools_of(world, mix, times)
     if isinstance(order, Ordered):
         order.forget()
-        return await Fleet(pools, order, Clock()).run(asks)
+        return await Fleet(pools, order, Clock()).run(requests)
     settings = SETTINGS.model_copy(update={"deadline_credit_s": order})
     queue = await fresh_queue(url, settings)
     try:
-        return await Fleet(pools, RealQueue(queue, settings), queue.clock).run(asks)
+        return await Fleet(pools, RealQueue(queue, settings), queue.clock).run(requests)
     finally:
         await queue.close()
 

@@ -37,7 +37,7 @@ class Scheduler(Protocol):
     async def begin(self, pools: Sequence[Pool], shapes: Iterable[SimulatedRequest]) -> None:
         """Prepare for pools that serve requests of these shapes."""
 
-    async def put(self, ask: SimulatedRequest) -> bool:
+    async def put(self, arrival: SimulatedRequest) -> bool:
         """Submit a request; returns whether it is admitted."""
 
     async def claim(self, pool: Pool) -> list[Row]:
@@ -46,7 +46,7 @@ class Scheduler(Protocol):
     async def make_room(self, pool: Pool) -> Row | None:
         """Return a row of a full pool to preempt, or None; called every second."""
 
-    async def make_room_for(self, ask: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
+    async def make_room_for(self, arrival: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
         """Return a row of all pools to preempt for a new request, or None."""
 
     async def requeue(self, row: Row) -> None:
@@ -89,37 +89,38 @@ class RealQueue:
         self._requested_at: dict[str, float] = {}
 
     async def begin(self, pools: Sequence[Pool], shapes: Iterable[SimulatedRequest]) -> None:
-        asks_by_shape: defaultdict[str, dict[str, SimulatedRequest]] = defaultdict(dict)
-        for ask in shapes:
-            asks_by_shape[ask.queue][ask.shape] = ask
+        requests_by_shape: defaultdict[str, dict[str, SimulatedRequest]] = defaultdict(dict)
+        for arrival in shapes:
+            requests_by_shape[arrival.queue][arrival.shape] = arrival
         for pool in pools:
-            warm = tuple(asks_by_shape[pool.queue])
+            warm = tuple(requests_by_shape[pool.queue])
             facts = PoolFacts("slice", pool.slots, warm)
             await self._queue.register(pool.name, _spec(pool.queue), ready=True, facts=facts)
             self._warm[pool.queue] = warm
         slots = {pool.queue: pool.slots for pool in pools}
-        for queue, asks in asks_by_shape.items():
-            await self._queue.measured(queue, _measured(asks, slots[queue]))
+        for queue, requests in requests_by_shape.items():
+            await self._queue.measured(queue, _measured(requests, slots[queue]))
             self._tables[queue] = await self._queue.costs(queue)
 
-    async def put(self, ask: SimulatedRequest) -> bool:
-        table = self._tables[ask.queue]
-        cost = table.predict(ask.shape, ask.times.steps, 1)
+    async def put(self, arrival: SimulatedRequest) -> bool:
+        table = self._tables[arrival.queue]
+        cost = table.predict(arrival.shape, arrival.times.steps, 1)
         assert cost is not None
         job = Job(
-            id=new_job_id(), model=ask.queue, bucket=ask.shape, tenant=ask.tenant,
-            weight=ask.weight, steps=ask.times.steps, cost=cost.device_seconds, run_s=cost.seconds,
-            deadline_at=self._queue.clock.now + ask.deadline_s,
-            request={"deadline_s": ask.deadline_s},
+            id=new_job_id(), model=arrival.queue, bucket=arrival.shape, tenant=arrival.tenant,
+            weight=arrival.weight, steps=arrival.times.steps, cost=cost.device_seconds,
+            run_s=cost.seconds,
+            deadline_at=self._queue.clock.now + arrival.deadline_s,
+            request={"deadline_s": arrival.deadline_s},
         )  # fmt: skip
-        estimator = await self._outlook(ask.queue)
+        estimator = await self._outlook(arrival.queue)
         estimate_ = estimator.new_job_estimate(job)
-        if (estimate_.ends_s or cost.seconds) > ask.deadline_s:
+        if (estimate_.ends_s or cost.seconds) > arrival.deadline_s:
             return False
         stored, _ = await self._queue.put(estimate_.mark_job(job))
         estimator.add_accepted(stored)
-        self._requests[stored.id] = ask
-        self._waiting[ask.queue][stored.id] = (job.deadline_at or math.inf) - cost.seconds
+        self._requests[stored.id] = arrival
+        self._waiting[arrival.queue][stored.id] = (job.deadline_at or math.inf) - cost.seconds
         return True
 
     async def _outlook(self, queue: str) -> WaitEstimator:
@@ -176,7 +177,7 @@ class RealQueue:
         pair = await self._queue.preempt(full, self._ratio, SUSPEND_S)
         return rows[pair[0]] if pair else None
 
-    async def make_room_for(self, ask: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
+    async def make_room_for(self, arrival: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
         return None
 
     async def _report(self, row: Row) -> None:
@@ -211,13 +212,13 @@ def _spec(queue: str) -> ModelSpec:
     return SPEC.model_copy(update={"name": queue})
 
 
-def _measured(asks: Mapping[str, SimulatedRequest], slots: int) -> dict[CostKey, CostRow]:
+def _measured(requests: Mapping[str, SimulatedRequest], slots: int) -> dict[CostKey, CostRow]:
     return {
         CostKey(shape, "slice", rows): CostRow(
-            step_s=seconds, encode_s=ask.times.encode_s, decode_s=ask.times.decode_s
+            step_s=seconds, encode_s=arrival.times.encode_s, decode_s=arrival.times.decode_s
         )
-        for shape, ask in asks.items()
-        for rows, seconds in enumerate(ask.times.step_s[:slots], 1)
+        for shape, arrival in requests.items()
+        for rows, seconds in enumerate(arrival.times.step_s[:slots], 1)
     }
 
 
@@ -248,9 +249,9 @@ class Ordered:
     async def begin(self, pools: Sequence[Pool], shapes: Iterable[SimulatedRequest]) -> None:
         pass
 
-    async def put(self, ask: SimulatedRequest) -> bool:
-        self._waiting[ask.queue].append(Row(ask))
-        self._now = ask.at_s
+    async def put(self, arrival: SimulatedRequest) -> bool:
+        self._waiting[arrival.queue].append(Row(arrival))
+        self._now = arrival.at_s
         return True
 
     async def claim(self, pool: Pool) -> list[Row]:
@@ -265,14 +266,17 @@ class Ordered:
     async def make_room(self, pool: Pool) -> Row | None:
         return None
 
-    async def make_room_for(self, ask: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
-        if not self._preempts or ask.is_video:
+    async def make_room_for(self, arrival: SimulatedRequest, pools: Sequence[Pool]) -> Row | None:
+        if not self._preempts or arrival.is_video:
             return None
         videos = [
             row
             for pool in pools
             for row in pool.rows
-            if pool.queue == ask.queue and row.request.is_video and row.has_slot and not row.yields
+            if pool.queue == arrival.queue
+            and row.request.is_video
+            and row.has_slot
+            and not row.yields
         ]
         return max(videos, key=lambda row: slack_s(row, self._now), default=None)
 

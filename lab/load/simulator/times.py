@@ -60,9 +60,9 @@ def planned() -> Iterator[tuple[str, dict[str, Any]]]:
 
     for shape in SHAPES:
         request = {name: value for name, value in shape.items() if name != "model"}
-        ask = PlanRequest(shape["model"], Topology.parse(TOPOLOGY), request)
-        sketch = sketched(ask)
-        layouts_found = search_layouts(ask, sketch)
+        arrival = PlanRequest(shape["model"], Topology.parse(TOPOLOGY), request)
+        sketch = sketched(arrival)
+        layouts_found = search_layouts(arrival, sketch)
         counts = {step_kind: count for step_kind, (_, count) in sketch.steps.items()}
         steps = sum(counts.values())
 

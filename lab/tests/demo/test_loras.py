@@ -1,5 +1,5 @@
-"""The shipped adapters generate their style, which the demo's Flux lacks, in our engine and in
-diffusers."""
+"""The shipped adapters generate their style, which the demo's Flux lacks, in Atelier's engine and
+in diffusers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Style(NamedTuple):
     criterion: str
     """Criterion of the style's checker that the base model fails."""
     bar: float
-    """Least share of images in the style; 42 % and 72 % of 64 were measured."""
+    """Minimum share of images in the style; 42 % and 72 % of 64 were measured."""
 
 
 STYLES = {"outline": Style("outline", 0.15), "coral": Style("colour", 0.5)}

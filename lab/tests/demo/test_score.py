@@ -36,7 +36,7 @@ class Exam(NamedTuple):
     prompts: Sequence[str]
     check: Callable[[np.ndarray, str], Report]
     bar: float
-    """Least share of images whose every named property is correct."""
+    """Minimum share of images whose every named property is correct."""
 
 
 def evenly(prompts: Sequence[str], count: int) -> list[str]:

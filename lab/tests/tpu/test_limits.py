@@ -27,8 +27,8 @@ STEP_S = 85e-3
 SDXL_STEP_S = 50e-3
 SDXL_PEAK_S = 14.7e-3
 """Time of SDXL's operations at the chip's peak, a lower bound of any schedule."""
-LEAST_OF_THE_PEAK = 0.45
-MOST_OF_THE_PEAK = 2 / 3
+MIN_SHARE_OF_PEAK = 0.45
+MAX_SHARE_OF_PEAK = 2 / 3
 """Share of 256-wide matrix units that heads of 128 can use."""
 
 
@@ -58,18 +58,19 @@ def test_products_and_norms_of_a_layer_of_wan(step: Callable[[str], Step]) -> No
 
 @pytest.mark.parametrize("name", ["wan", "flux-tensor", "flux-context"])
 def test_attention_fills_the_matrix_units(name: str, step: Callable[[str], Step]) -> None:
-    assert LEAST_OF_THE_PEAK < step(name).attention_peak < MOST_OF_THE_PEAK
+    assert MIN_SHARE_OF_PEAK < step(name).attention_peak < MAX_SHARE_OF_PEAK
 
 
 @pytest.mark.parametrize("name", ["flux-tensor", "flux-context"])
 def test_a_step_of_flux_on_four_chips(name: str, step: Callable[[str], Step]) -> None:
-    """Excludes collectives."""
+    """Step of Flux on four chips, by the compiler's schedule, without collectives."""
     assert sorted(part.runs for part in step(name).parts) == [1, 19, 38]
     assert step(name).xla_s + step(name).attention_s < STEP_S
 
 
 def test_a_step_of_sdxl_on_one_chip(step: Callable[[str], Step]) -> None:
-    """Includes attention, whose heads of 64 leave most of the matrix units empty."""
+    """Step of SDXL on one chip, by the compiler's schedule, with attention, whose heads of 64 leave
+    most of the matrix units empty."""
     step_of_sdxl = step("sdxl")
     assert SDXL_PEAK_S < step_of_sdxl.xla_s + step_of_sdxl.attention_s < SDXL_STEP_S
 

@@ -75,7 +75,7 @@ def found() -> dict[str, Operation]:
     return {operation.name: operation for operation in operations(TEXT)}
 
 
-def test_each_has_its_kind(found: dict[str, Operation]) -> None:
+def test_operations_are_classified(found: dict[str, Operation]) -> None:
     assert {name: operation.kind for name, operation in found.items()} == {
         "one": "product",
         "two": "elementwise",

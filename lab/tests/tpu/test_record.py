@@ -26,7 +26,7 @@ def never(name: str) -> Step:
     raise AssertionError(f"{name} was compiled")
 
 
-def test_it_comes_back_as_it_was_without_single_operations(tmp_path: Path) -> None:
+def test_record_round_trips_without_single_operations(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     write(RECORD, path)
     assert read(path) == RECORD
@@ -65,7 +65,7 @@ def test_other_versions_compile(
     assert [name for name, step in steps_by_name.items() if step.attention_flops == 2.0] == again
 
 
-def test_a_case_compiled_anew_leaves_those_that_still_hold() -> None:
+def test_recompiled_case_keeps_valid_records() -> None:
     new = replace(WAN, attention_flops=2.0)
     changed = {**PROGRAMS, "wan": "a new one"}
     updated = with_steps(RECORD, [new], changed, VERSIONS)
@@ -118,7 +118,7 @@ def test_what_is_computed_is(
     assert fingerprinted(SOURCE, "one.py") != fingerprinted(SOURCE.replace(*change), "one.py")
 
 
-def test_chips_and_layout_are_and_long_constants_are_not() -> None:
+def test_fingerprint_includes_chips_and_layout_but_no_long_constants() -> None:
     wan, program = CASES["wan"], '%0 = stablehlo.constant dense<"0x0A"> : tensor<1xui8>'
     first = fingerprint(wan, program)
     assert fingerprint(wan, program.replace("0x0A", "0x0B")) == first

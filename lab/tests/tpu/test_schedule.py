@@ -101,7 +101,7 @@ def test_a_step_with_adapters_is_named_so() -> None:
     [
         (["wam"], "no such case: wam; there are wan, flux-tensor"),
         (["wan", "--read", "/nowhere"], "/nowhere has no text of wan: --text keeps one there"),
-        (["wan", "--write", "--no-attention"], "--write wants whole steps"),
+        (["wan", "--write", "--no-attention"], "--write needs whole steps"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_compiles(

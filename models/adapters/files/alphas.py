@@ -80,7 +80,9 @@ class Alphas:
 
     def _read(self, entry: TensorEntry) -> float:
         if entry.size != 1:
-            raise AdapterError(f"{shown(entry.key)} is no single number: its shape {entry.shape}")
+            raise AdapterError(
+                f"{shown(entry.key)} is not a single number: its shape {entry.shape}"
+            )
         return float(self._file.stored(entry).float32().reshape(()))
 
     def _configured(self, name: str, rank: int) -> float:
@@ -91,7 +93,7 @@ class Alphas:
         alpha = self._matched(name, "alpha_pattern", default)
         is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
         if not is_number or not abs(alpha) <= MAX_ALPHA:  # also rejects NaN
-            raise AdapterError(f"{self._source}: the alpha of {shown(name)} is no useful number")
+            raise AdapterError(f"{self._source}: the alpha of {shown(name)} is not a usable number")
         is_rooted = self._setting(name, "use_rslora", False) is True
         return float(alpha) * (math.sqrt(rank) if is_rooted else 1.0)
 
@@ -121,7 +123,7 @@ class Alphas:
         """Return the value of the first pattern that equals a layer's name or its ending."""
         patterns = self._setting(name, key, None) or {}
         if not isinstance(patterns, dict):
-            raise AdapterError(f"{self._source}: {key} is no object")
+            raise AdapterError(f"{self._source}: {key} is not an object")
         module = name.partition(".")[2] if self._has_networks else name.removeprefix(WRAPPED)
         for pattern, value in patterns.items():
             if (match := _PATTERN.fullmatch(pattern)) is None:
@@ -140,7 +142,7 @@ def _config(file: TensorFile) -> tuple[str, dict[str, Any]]:
     try:
         config = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{source} is no JSON ({json_fault(error)})") from error
+        raise AdapterError(f"{source} is not JSON ({json_fault(error)})") from error
     if not isinstance(config, dict):
-        raise AdapterError(f"{source} is no object")
+        raise AdapterError(f"{source} is not an object")
     return source, config

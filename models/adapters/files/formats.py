@@ -30,16 +30,16 @@ from models.adapters.files.embedding import (
     inspect_embedding,
     is_embedding,
 )
-from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
-from models.adapters.files.layer_changes import OTHER_BASE, changes_of, check_sizes, check_width
-from models.adapters.files.name_table import Names
-from models.adapters.files.passed_over import (
+from models.adapters.files.ignored_keys import (
     Ignored,
     reason_of,
     reason_of_layer,
     warnings_of,
     without_duplicates,
 )
+from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
+from models.adapters.files.layer_changes import OTHER_BASE, changes_of, check_sizes, check_width
+from models.adapters.files.name_table import Names
 from models.adapters.files.reduction import Loss, low_rank
 from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
 from models.spec.lora import PAGE_RANK, Expert

@@ -31,7 +31,7 @@ from models.adapters.files.key_endings import Kind, LayerEntries
 from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown, unread_type
 
 OTHER_BASE = "the adapter was made for another base model"
-LEAST_LIMIT = 1024
+MIN_LIMIT = 1024
 """Rank that any layer may have, however small: it takes little memory."""
 FIRST_ROWS = 64
 """Rows of a fused layer that usually suffice to detect its used ranks."""
@@ -248,7 +248,7 @@ def _check_rank(name: str, sizes: _Sizes, has_core: bool) -> None:
         has_core: whether a product of the rank and a window is built.
     """
     columns = sizes.columns * (1 if has_core else math.prod(sizes.window))
-    if sizes.rank > max(sizes.rows + columns, LEAST_LIMIT):
+    if sizes.rank > max(sizes.rows + columns, MIN_LIMIT):
         raise AdapterError(
             f"{name}: rank {sizes.rank} of a matrix of {sizes.rows} x {columns}; reduce it "
             "(kohya's resize_lora.py does)"

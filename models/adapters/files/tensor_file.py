@@ -202,7 +202,7 @@ def _parsed(header: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         _broken(path, str(error) if isinstance(error, AdapterError) else json_fault(error))
     if not isinstance(parsed, dict):
-        _broken(path, "a header that is no object")
+        _broken(path, "a header that is not an object")
     return parsed
 
 

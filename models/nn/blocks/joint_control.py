@@ -57,7 +57,7 @@ class JointControlNet(JointBlocks):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
     ) -> None:
-        """Create the layers; arguments as of `JointBlocks`."""
+        """Create the layers; the arguments are those of `JointBlocks`."""
         kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
         super().__init__(config, shape, attention, conditions, single, theta=theta, **kinds)
         self.counts = config.num_layers, 0 if single is None else single[1]

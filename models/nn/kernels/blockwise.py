@@ -37,8 +37,8 @@ def blockwise_kernel(choose: Choose) -> Kernel:
     return attend
 
 
-def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
-    """Limit a kernel's float32 logits to `most_bytes` by running it on fewer queries at a time.
+def by_queries(kernel: Kernel, max_bytes: int) -> Kernel:
+    """Limit a kernel's float32 logits to `max_bytes` by running it on fewer queries at a time.
 
     Each query still attends to all its keys at once, so nothing has to be merged.
     """
@@ -52,7 +52,7 @@ def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
         keys: Bool[Array, " kv_tokens"] | None = None,
     ) -> AttentionOutput:
         query_bytes = 4 * q.shape[0] * q.shape[2] * k.shape[1]
-        size, padded = even(q.shape[1], max(1, most_bytes // query_bytes), 1)
+        size, padded = even(q.shape[1], max(1, max_bytes // query_bytes), 1)
         over = partial(kernel, k=k, v=v, scale=scale, keys=keys)
         return _over_blocks_of_queries(over, q, size, padded)
 
@@ -98,8 +98,8 @@ def _over_blocks_of_keys(
     )
 
 
-def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
-    """Build a kernel that runs `small` if its float32 logits fit in `most_bytes`, else `large`."""
+def sized_kernel(small: Kernel, large: Kernel, max_bytes: int) -> Kernel:
+    """Build a kernel that runs `small` if its float32 logits fit in `max_bytes`, else `large`."""
 
     def attend(
         q: Float[Array, "batch q_tokens heads dim"],
@@ -111,7 +111,7 @@ def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
     ) -> AttentionOutput:
         batch, tokens, heads, _ = q.shape
         logits = 4 * batch * heads * tokens * k.shape[1]
-        return (small if logits <= most_bytes else large)(q, k, v, scale=scale, keys=keys)
+        return (small if logits <= max_bytes else large)(q, k, v, scale=scale, keys=keys)
 
     return attend
 

@@ -111,7 +111,7 @@ def cut_first(
 def cut_last(
     x: Shaped[Array, "batch all *rest"], tokens: int
 ) -> Shaped[Array, "batch _tokens *rest"]:
-    """Cut the last of two joined sequences; `tokens` as of `cut_first`."""
+    """Cut the last of two joined sequences; `tokens` is as in `cut_first`."""
     return cut(x, x.shape[1] - tokens, tokens)[1]
 
 

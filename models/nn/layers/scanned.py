@@ -108,7 +108,7 @@ def run(
     first: int = 0,
     stop: int | None = None,
 ) -> Carry:
-    """Run stacked layers from `first` up to `stop`, exclusive; other arguments as of `scan`.
+    """Run stacked layers from `first` up to `stop`, exclusive; other arguments are those of `scan`.
 
     Without any layer the carry is returned unchanged.
     """

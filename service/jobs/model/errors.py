@@ -58,9 +58,9 @@ class DeadlineTooShort(Exception):
 
     def __init__(self, run_s: float, compile_s: float, deadline_s: float) -> None:
         compiling = f", {compile_s:.1f} s of it for compiling" if compile_s else ""
-        least_s = math.ceil(run_s + compile_s)
+        min_s = math.ceil(run_s + compile_s)
         super().__init__(
-            f"must be {least_s} or more: alone on the fastest available worker it takes about"
+            f"must be {min_s} or more: alone on the fastest available worker it takes about"
             f" {run_s + compile_s:.1f} s{compiling}, and the deadline is {deadline_s:g} s"
         )
 

@@ -63,7 +63,7 @@ class MadeBy(BaseModel):
     the model's configs."""
 
     def rounds_as(self, other: MadeBy) -> bool:
-        """Return whether both outputs come from the same programs, whatever the weights."""
+        """Return whether both outputs come from the same programs, regardless of the weights."""
         return self.programs == other.programs
 
 

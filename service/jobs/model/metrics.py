@@ -202,7 +202,7 @@ class JobMetrics:
         self.retries.labels(model, reason).inc()
 
     def count_note(self, note: Mapping[str, Any]) -> None:
-        """Count a note that a Lua script stored about a job (`note` in life.lua)."""
+        """Count a note that a Lua script stored about a job (`note` in transitions.lua)."""
         event, model = note["event"], note["model"]
         if event in (LOST, EXCUSED):
             self.reclaimed.labels(model).inc()

@@ -139,12 +139,14 @@ def missing_protections(settings: RedisSettings) -> str:
     parts = urlsplit(settings.url or "")
     if not parts.hostname or is_local(parts.hostname):
         return ""
-    knows_us = settings.password or settings.password_file or settings.cert_file or parts.password
+    is_authenticated = (
+        settings.password or settings.password_file or settings.cert_file or parts.password
+    )
     guards = {
         "TLS (rediss://)": parts.scheme.startswith("rediss"),
-        "a password (redis.password)": knows_us or "password=" in parts.query.lower(),
+        "a password (redis.password)": is_authenticated or "password=" in parts.query.lower(),
     }
-    return " and ".join(name for name, is_there in guards.items() if not is_there)
+    return " and ".join(name for name, is_present in guards.items() if not is_present)
 
 
 def config_error(settings: RedisSettings, error: Exception) -> ConfigError:

@@ -124,7 +124,7 @@ WEBHOOK_SECRETS = FRONT_PREFIX + "webhooksecrets"
 LINK_SECRET = FRONT_PREFIX + "linksecret"
 """Secret that signs links to outputs, under the same prefix."""
 AUDIT = FRONT_PREFIX + "audit"
-"""Hash, `ID OUTCOME`: an act of a command or an automatic one, to be stored in the audit log
+"""Hash, `ID OUTCOME`: an action of a command or an automatic one, to be stored in the audit log
 (JSON)."""
 BACKED_UP = FRONT_PREFIX + "backedup"
 """String, time of the last backup in seconds since the epoch."""

@@ -21,8 +21,8 @@ class UrgentJob:
     """Predicted device-seconds."""
     id: str
     is_credited: bool = False
-    """True if it is ordered by its deadline (credited or guaranteed), whatever its tenant has
-    used."""
+    """True if it is ordered by its deadline (credited or guaranteed), regardless of its tenant's
+    usage."""
 
 
 @dataclass(frozen=True)

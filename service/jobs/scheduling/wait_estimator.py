@@ -245,7 +245,7 @@ class WaitEstimator:
     def _ahead(self, job: Job, rank: int) -> tuple[JobsAhead, bool]:
         """Return the jobs of all tenants that precede a job, and whether its deadline orders it.
 
-        A job with a deadline and credit is ordered by its latest start; otherwise by turns.
+        A job with a deadline and credit is ordered by its latest start; otherwise by fair share.
         """
         tenant = self._tenants.get(job.tenant)
         tag = tenant.tag if tenant else self._tag(job)

@@ -84,7 +84,7 @@ local function warm_instead(job)
 end
 
 -- If nothing may be compiled: returns the first job that needs no compiling, however many precede
--- it. If it does not suit, the search by turns scans up to LOOKS other jobs and returns none.
+-- it. If it does not suit, the search by fair share scans up to LOOKS other jobs and returns none.
 local function first_compiled()
   local job = first_warm()
   while job and is_late(job.id, job) do job = first_warm() end
@@ -145,7 +145,7 @@ local function next_fence(job)
   return math.max(job.fence, base) + 1
 end
 
-local NOBODY = {last = -math.huge}
+local NO_TENANT = {last = -math.huge}
 local origin = cjson.encode(args.origin)
 local claims, found, free = {}, {}, args.slots
 
@@ -183,7 +183,7 @@ end
 
 -- Claims further jobs of the same bucket while they fit.
 local function take_riders(bucket)
-  local turns = NOBODY
+  local turns = NO_TENANT
   while free > 0 do
     local turn = first_turn(turns)
     if not turn or turn.order > turns.last then
@@ -194,7 +194,7 @@ local function take_riders(bucket)
     local job = facts_of(first_of(of_model('lane', args.model, bucket, turn.tenant)))
     if job.images > free or job.deaths then return end
     if is_late(job.id, job) then
-      turns = NOBODY
+      turns = NO_TENANT
     elseif view:suits(job.id, job) and not compiles_first(job) then
       turn.order = take(job)
       if not turn.order then drop(turns, turn) end

@@ -5,7 +5,7 @@
 --        tenants per level of priority, in device-seconds)
 -- ARGV[2…] texts
 --
--- With order.lua, quota.lua, ledger.lua and life.lua, reads and writes for the job `id`:
+-- With order.lua, quota.lua, ledger.lua and transitions.lua, reads and writes for the job `id`:
 --   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended  trash
 --   and the keys that order.lua, quota.lua and ledger.lua name
 -- Publishes on: wake  stopped  queued

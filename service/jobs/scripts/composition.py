@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-SHARED = ("common", "order", "quota", "ledger", "life")
+SHARED = ("common", "order", "quota", "ledger", "transitions")
 """Source files that every script may use, in this order."""
 EXTRA_SOURCES = {
     "delete": "forget",

@@ -9,7 +9,7 @@
 --   is_late     function of an id and its job: whether it can no longer start in time
 --   back        a running job that is treated as if it were queued, with its `tag`, `order`,
 --               `place` and `latest` there; or nil
---   newer       a job of a newer wire version was met: no job after it is taken by turns
+--   newer       a job of a newer wire version was met: no job after it is taken by fair share
 --   makes_room  the worker makes room for a suspect, and takes nothing else
 --   passed      jobs that were skipped
 --   looks       how many more may be skipped

@@ -14,7 +14,7 @@
 -- texts: poisonous (error of a job that crashed too many workers, JSON)
 -- Keys:  trash  drafts  models  reaped  deposits  seen  costs:model  pools:model  layouts:model
 --        tags:model  call:call  forget's and common's
--- Gives: {1 if more is due, store keys to delete, notes (see life.lua)}
+-- Gives: {1 if more is due, store keys to delete, notes (see transitions.lua)}
 -- Sent twice: a store key is returned until a later call names it in `deleted`. The notes of the
 -- first call are returned again, and to no other call.
 

@@ -75,7 +75,7 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
     return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
 
 
-def beside_key(key: str, name: str) -> str:
+def sibling_key(key: str, name: str) -> str:
     """Return the store key of a video's thumbnail or sprite sheet."""
     return f"{key}.{name}.webp"
 
@@ -92,7 +92,7 @@ async def small_images_of(get: Callable[[str], Awaitable[bytes]], key: str) -> d
     images = {}
     for name in SMALL_IMAGES:
         with suppress(NotStored):
-            images[name] = await get(beside_key(key, name))
+            images[name] = await get(sibling_key(key, name))
     return images
 
 

@@ -40,7 +40,7 @@ def size_of_ratio(
 
 
 def _number(value: Any) -> float:
-    """Return a positive number of up to eight characters; 0: the value is none."""
+    """Return a positive number of up to eight characters; 0 if the value is not one."""
     try:
         number = float(str(value)[:8])
     except ValueError:

@@ -11,7 +11,7 @@ GUIDE = (ROOT / "docs" / "guides" / "generated-clients.md").read_text("utf-8")
 
 
 def block(language: str) -> str:
-    """The only code block in a language."""
+    """Return the document's only code block in a language."""
     (text,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
     return str(text)
 

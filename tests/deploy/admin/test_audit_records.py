@@ -60,7 +60,7 @@ class Commands:
         return record
 
     def left(self) -> list[AuditRecord]:
-        """Return the final record of each act, oldest first; each needs an earlier "begun"
+        """Return the final record of each action, oldest first; each needs an earlier "begun"
         record."""
         records = asyncio.run(self._left())
         begun = {record.id for record in records if record.outcome == "begun"}
@@ -91,7 +91,7 @@ def summary(record: AuditRecord) -> tuple[str, str, str, str]:
     return record.act, record.target, record.outcome, record.error
 
 
-def test_keys(run: Commands) -> None:
+def test_key_changes_are_recorded(run: Commands) -> None:
     record = run.act("keys", "create", "--tenant", "acme", "--name", "shop", "--reason", "a ticket")
     assert summary(record) == ("create key", "acme", "done", "") and record.reason == "a ticket"
     exported = run("keys", "export")[1]
@@ -174,7 +174,7 @@ def test_every_mutating_command_requires_a_reason(group: str) -> None:
         assert ("--reason" in subparser.format_help()) is (name not in READS), name
 
 
-async def test_a_full_redis_stops_no_act(
+async def test_full_redis_does_not_prevent_actions(
     capsys: Capsys, redis_url: str, empty_redis: Redis, tmp_path: Path
 ) -> None:
     """Revoking a leaked key works when Redis is full; the audit record goes to stderr instead."""
@@ -254,7 +254,7 @@ async def test_command_on_another_machine_is_audited_centrally(
 def test_embedded_redis_stores_audit_records_for_the_next_server(
     capsys: Capsys, tmp_path: Path
 ) -> None:
-    """An act of `atelier keys` before the first `atelier up` is stored for the next server."""
+    """An action of `atelier keys` before the first `atelier up` is stored for the next server."""
     assert atelier.main(["keys", "create", "--tenant", "acme", "--state", str(tmp_path)]) == 0
     with embedded(tmp_path) as url:
         (act,) = Commands(capsys, url, tmp_path).left()

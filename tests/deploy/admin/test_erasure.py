@@ -41,7 +41,7 @@ STAYING = (
 
 
 async def own(queue: Queue, store: Store, tenant: str) -> None:
-    """Give a tenant some of everything."""
+    """Create at least one of every kind of record and file for a tenant."""
     redis, limits = queue.redis, TenantSettings(max_queued=9)
     await TenantRecords(redis).change(lambda records: records | {tenant: limits})
     for _ in range(ERASED["keys"]):

@@ -40,7 +40,7 @@ def test_report_averages_over_one_step() -> None:
 
 
 @pytest.mark.parametrize("option", ["--steps=101", "--seconds=301", "--wait=-1"])
-def test_a_recording_has_its_bounds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_limits_are_validated(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert atelier.main(["profile", "--pool", "flux", option]) == EXIT_USAGE
     assert option.partition("=")[0] in capsys.readouterr().err
 

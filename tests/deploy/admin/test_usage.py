@@ -133,7 +133,7 @@ def test_usage_report_counts_jobs_of_selected_records(
     assert sum(row["jobs"] for row in rows(capsys, ledger, *arguments)) == jobs
 
 
-def test_this_month(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_report_of_the_current_month(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     now = datetime.now(UTC).replace(tzinfo=None, day=1)
     write(tmp_path, a_record(now.isoformat()))
     write(tmp_path, a_record("2020-01-01T00:00:00"))
@@ -311,7 +311,7 @@ def test_chip_without_a_price_is_named_and_has_no_cost(
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "groups: []", "- 1", "groups: [{rules: [{}]}]"])
-def test_prices_that_are_none_are_refused(
+def test_invalid_prices_are_refused(
     capsys: pytest.CaptureFixture[str], ledger: Path, tmp_path: Path, text: str
 ) -> None:
     file = tmp_path / "prices.yaml"

@@ -35,7 +35,7 @@ def test_unknown_model_fails_before_any_measurement(
 
 
 def test_process_without_a_result_is_reported(tmp_path: Path) -> None:
-    """The results of the other models are kept."""
+    """A process without a result is reported, and the results of the other models are kept."""
     result = bench_engine._in_own_process(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
     assert result == {
         "model": "b",

@@ -56,7 +56,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     }
 
 
-def test_a_quality_is_a_name_or_a_likeness() -> None:
+def test_quality_is_a_preset_or_a_minimum_psnr() -> None:
     args = atelier.parser().parse_args(["generate", "a star", "--quality", "min_psnr_db=28.5"])
     assert body_of(args)["quality"] == {"min_psnr_db": 28.5}
 
@@ -95,10 +95,10 @@ def test_options_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--original-size", "480,wide", "wants numbers, as in 1,2, not '480,wide'"),
+        ("--original-size", "480,wide", "must be numbers, as in 1,2, not '480,wide'"),
         ("--metadata", "a", "must be NAME=TEXT, not 'a'"),
         ("--lora", "ink:much", "must be NAME or NAME:SCALE, not 'ink:much'"),
-        ("--steps", "many", "wants a whole number, not 'many'"),
+        ("--steps", "many", "must be an integer, not 'many'"),
         ("--steps", "0", "must be at least 1"),
         ("--strength", "0", "must be more than 0"),
         ("--guidance", "nan", "must be at least 0"),

@@ -94,6 +94,6 @@ def test_every_kind_of_file_is_known(
 def test_wrong_file_type_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(b"text")
-    for target, text in ((file, "is no PNG"), (tmp_path / "b.png", "can't read")):
+    for target, text in ((file, "is not a PNG"), (tmp_path / "b.png", "can't read")):
         assert atelier.main(["verify", str(target)]) == EXIT_USAGE
         assert text in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_each_profile_has_its_pools() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_may_do_little(name: str) -> None:
+def test_services_have_minimal_rights(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]

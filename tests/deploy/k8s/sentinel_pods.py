@@ -150,7 +150,7 @@ class SentinelPods:
         return self._popen(node, command, "hook").wait()
 
     def kill(self, node: int) -> None:
-        """Kill a pod at once, as its machine's end does."""
+        """Kill a pod without notice, as when its machine fails."""
         for process in self._running.pop(node, []):
             os.killpg(process.pid, signal.SIGKILL)  # with the process that keeps the users
             process.wait()

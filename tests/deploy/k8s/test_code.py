@@ -59,7 +59,7 @@ def pool_paths() -> set[str]:
     return set(re.findall(r'case "(/\w+)"', inspect.getsource(http.Handler.do_GET)))
 
 
-def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
+def test_container_commands_are_valid(objects: tuple[Object, ...]) -> None:
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     parser = atelier.parser()
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
@@ -103,7 +103,7 @@ def test_front_ends_know_neither_models_nor_pools(objects: tuple[Object, ...]) -
 
 
 def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
-    """Another test covers misspelt settings, which stop a start; a misspelt HOME would be
+    """Another test covers misspelt settings, which prevent a start; a misspelt HOME would be
     ignored."""
     maps = [
         item["data"]

@@ -21,7 +21,7 @@ from workers.pool.running_jobs import SUSPENDING
 from workers.pool.worker import ENDING, SHUTDOWN_TIMEOUT_S
 from workers.slice.chips import GPU_SHARE
 from workers.slice.mesh_shape import MeshShape
-from workers.slice.preflight import LEAST_SHM_BYTES
+from workers.slice.preflight import MIN_SHM_BYTES
 
 SPOT_PODS_S = 15
 """Time that GKE leaves to non-system pods of the 30 s after a Spot machine's notice."""
@@ -56,7 +56,7 @@ MACHINES = {
 DEVICES = {"gke-tpu-7x": 2}
 """JAX devices per chip, if not 1."""
 TO_PODS = 0.9
-"""Least share of a machine's processors and memory that pods get; the system and daemons use the
+"""Minimum share of a machine's processors and memory that pods get; the system and daemons use the
 rest."""
 GIB = 2**30
 
@@ -183,7 +183,8 @@ processors; of ct6e-standard-1t, 176 of the list and not 448 GB.
     [(chip, topology) for chip, sizes in machines.MACHINES.items() for topology in sizes],
 )
 def test_pods_of_every_chip_and_topology_fit_on_their_machine(chip: str, topology: str) -> None:
-    """Including the cache of the weights, which is the sidecar's memory."""
+    """The requests of pods, including the sidecar's cache of weights, fit on their machine for
+    every chip and topology."""
     machine = machines.MACHINES[chip][topology]
     vcpus, memory_gb = TYPES[machine.type]
     pods = machine.machine_chips // machine.chips
@@ -222,7 +223,7 @@ def test_communicating_accelerators_have_shared_memory() -> None:
                 if entry["name"] == mounts["/dev/shm"]
             )
             assert source["medium"] == "Memory"
-            assert int(source["sizeLimit"].removesuffix("Gi")) * GIB >= LEAST_SHM_BYTES
+            assert int(source["sizeLimit"].removesuffix("Gi")) * GIB >= MIN_SHM_BYTES
 
 
 def check_mesh(settings: Settings, pods: Pods, devices: int, hosts: int) -> None:
@@ -235,7 +236,7 @@ def check_mesh(settings: Settings, pods: Pods, devices: int, hosts: int) -> None
     assert pool.hosts.count == hosts
 
 
-def test_a_slice_is_one_whole() -> None:
+def test_leader_and_workers_of_a_slice_have_equal_containers() -> None:
     (group,) = of_kind(overlay("gke-tpu-multihost"), "LeaderWorkerSet")
     template = group["spec"]["leaderWorkerTemplate"]
     topology = group["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"]

@@ -189,7 +189,8 @@ def test_sentinels_are_reached_and_reach_each_other(
 def test_an_external_redis_is_reached_at_any_port_of_its_network(
     variants: dict[str, tuple[Object, ...]],
 ) -> None:
-    """Its Sentinels have ports of their own."""
+    """The Sentinels of an external Redis have other ports, so the policy allows every port of its
+    network."""
     external, memorystore = flows(variants["redis-external"]), flows(variants["memorystore"])
     assert external - memorystore == {
         (component, "out", "REDIS_NETWORK", 0) for component in ("frontend", "pool")
@@ -230,7 +231,7 @@ def test_tracing_is_off_by_default(objects: tuple[Object, ...]) -> None:
         assert settings_of(objects, pods).tracing.endpoint is None
 
 
-def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:
+def test_slice_hosts_connect_on_the_ports_of_the_settings_and_jax() -> None:
     objects = overlay("gke-tpu-multihost")
     for pods in pods_of(objects, "pool"):
         hosts = pool_of(settings_of(objects, pods), pods).hosts

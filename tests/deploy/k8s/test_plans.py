@@ -15,7 +15,7 @@ from workers.plan.offload import ALL_ON_DEVICE
 from workers.slice.mesh_shape import MeshShape, slots_of
 
 ALWAYS = [case for case in CASES if case.model == "flux-dev"]
-"""Cases planned anew in each run; the others take longer and rely on the documented rows."""
+"""Cases that are planned in each run; the others take longer and rely on the documented rows."""
 CLIPS = [case for case in CASES if case.model.startswith("wan")]
 
 

@@ -18,14 +18,14 @@ from tools.reference import metrics as metrics_page
 UP = {"atelier_queue_up": 1}
 MODEL_OF = re.compile(r'model="([^"]+)"')
 CASES: dict[str, tuple[dict[str, float], float | None]] = {
-    "nobody has told of it yet": (UP, 1),
-    "it was told of, and no pool is there": (UP | {"backlog": 0, "pools": 0, "ready": 0}, 0),
+    "no front end has reported it yet": (UP, 1),
+    "it is reported and has no pool": (UP | {"backlog": 0, "pools": 0, "ready": 0}, 0),
     "its first pool warms up": (UP | {"backlog": 0, "pools": 1, "ready": 0}, 1),
     "its pools are idle": (UP | {"backlog": 0, "pools": 2, "ready": 1}, 0),
-    "work waits, and no pool is there": (UP | {"backlog": 1, "pools": 0, "ready": 0}, 1),
+    "work waits without a pool": (UP | {"backlog": 1, "pools": 0, "ready": 0}, 1),
     "work waits for pools": (UP | {"backlog": 70, "pools": 2, "ready": 1}, 70),
-    "Redis is away": ({"atelier_queue_up": 0}, None),
-    "nobody was scraped": ({}, None),
+    "Redis is unreachable": ({"atelier_queue_up": 0}, None),
+    "nothing was scraped": ({}, None),
 }
 """Metrics of two front ends about the model, and the expected result; None for no answer."""
 METRICS = {

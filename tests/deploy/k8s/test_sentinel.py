@@ -40,7 +40,7 @@ def servers(
 
 
 def settings_of(servers: SentinelPods) -> Settings:
-    """Settings of front ends, but for what is not of Redis."""
+    """Settings of front ends, reduced to those that concern Redis."""
     (front,) = pods_of(servers.objects, "frontend")
     names = servers.settings_of(front)
     redis = {
@@ -56,7 +56,7 @@ def settings_of(servers: SentinelPods) -> Settings:
 
 @asynccontextmanager
 async def opened(servers: SentinelPods) -> AsyncIterator[Queue]:
-    """Queue of a client with the manifests' settings, once it is reached."""
+    """Queue of a client with the manifests' settings, connected once Redis responds."""
     async with asyncio.timeout(END_S):
         while True:
             try:
@@ -71,7 +71,7 @@ async def opened(servers: SentinelPods) -> AsyncIterator[Queue]:
 
 
 async def accepted(queue: Queue, key: str) -> str:
-    """Put a job until it is accepted; return its id."""
+    """Submit a job until it is accepted; return its id."""
     async with asyncio.timeout(END_S):
         while True:
             try:
@@ -85,7 +85,7 @@ async def primary_is(servers: SentinelPods, *nodes: int) -> None:
 
 
 async def holds(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that takes time to look at."""
+    """Wait for a condition that is slow to evaluate."""
 
     async def look() -> bool:
         await asyncio.sleep(LOOK_EVERY_S)
@@ -101,7 +101,7 @@ async def is_ready(servers: SentinelPods, node: int) -> None:
 
 
 async def test_pods_elect_keep_and_hand_over_a_primary(servers: SentinelPods) -> None:
-    """A kill, a return, and an orderly end of the primary lose no accepted job."""
+    """No accepted job is lost when a primary is killed, restarted, or shut down in order."""
     try:
         async with opened(servers) as queue:
             await primary_is(servers, 0)

@@ -116,7 +116,7 @@ def test_front_ends_know_the_balancers_address(walk: Walk) -> None:
         assert "ATELIER_SERVER__TRUSTED_PROXIES" not in environment(walk.objects, pods)
 
 
-def test_at_its_end_are_a_memorystore_and_traces(walk: Walk) -> None:
+def test_walkthrough_ends_with_memorystore_and_tracing(walk: Walk) -> None:
     assert not gaps([*walk.objects, *walk.as_root])
     for pods in pods_of(walk.objects):
         settings = settings_of(walk.objects, pods)

@@ -70,7 +70,7 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
         until_gone(pid)
 
 
-def test_its_settings(tmp_path: Path) -> None:
+def test_redis_settings_are_private_and_durable(tmp_path: Path) -> None:
     with embedded(tmp_path) as url, client(url) as connection:
         config = connection.config_get("*")
         paths = [tmp_path / "redis", tmp_path / "redis" / "redis.sock"]
@@ -78,7 +78,7 @@ def test_its_settings(tmp_path: Path) -> None:
     expected = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
     assert expected.items() <= config.items()
     assert config["port"] == "0"
-    assert modes == [0o700, 0o700], "what is in there is nobody else's"
+    assert modes == [0o700, 0o700], "the content is private"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.families.suite.entry import (
     GUIDED,
-    LEAST,
+    SMALLEST,
     T5,
     Fields,
     SuiteEntry,
@@ -34,7 +34,7 @@ PLAIN = SuiteEntry(
     ),
     least=chroma(transformer={"num_layers": 1, "num_single_layers": 1}),
     request={**GUIDED, "max_sequence_length": 20},
-    least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 16},
+    smallest_request={**SMALLEST, "negative_prompt": "", "max_sequence_length": 16},
     reference=_drawn_with_masks,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 1.0},

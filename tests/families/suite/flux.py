@@ -16,7 +16,7 @@ from models.loading.sources import ControlSource
 from tests.families.suite.entry import (
     CLIP,
     FEW,
-    LEAST,
+    SMALLEST,
     T5,
     TRUE_CFG,
     Fields,
@@ -30,7 +30,7 @@ from tests.families.suite.entry import (
 flux = partial(tiny, "tiny:make_flux")
 SIZES = {"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2}
 FLUX = flux(transformer=SIZES, clip=CLIP, t5=T5)
-LEAST_FLUX = flux(transformer={"num_layers": 1, "num_single_layers": 1})
+MIN_FLUX = flux(transformer={"num_layers": 1, "num_single_layers": 1})
 
 
 def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[Path], Path]:
@@ -80,7 +80,7 @@ def _tool(
         make=_flux_tool(kind, further, vae or {}, num_attention_heads=8),
         least=_flux_tool(kind, further, vae or {}),
         request={**FEW, "guidance_scale": 4.0, **sides, **(guided or {})},
-        least_request={**LEAST, "max_sequence_length": 16, **least},
+        smallest_request={**SMALLEST, "max_sequence_length": 16, **least},
         reference=partial(drawn_by_diffusers, images=images, **of_reference),
         guided=guided or {},
         unguided={},
@@ -106,7 +106,7 @@ def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 
 
 def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request with diffusers' two pipelines. Each scale is both scales of the first."""
+    """Generate a request with diffusers' two pipelines. Each scale is both scales of the first."""
     from diffusers import FluxPipeline, FluxPriorReduxPipeline
 
     flux = FluxPipeline.from_pretrained(folder)
@@ -131,9 +131,9 @@ IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "sc
 PLAIN = SuiteEntry(
     place=0,
     make=FLUX,
-    least=LEAST_FLUX,
+    least=MIN_FLUX,
     request={**FEW, "width": 48, "height": 80, **TRUE_CFG},
-    least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0},
+    smallest_request={**SMALLEST, "max_sequence_length": 16, "true_cfg_scale": 1.0},
     reference=drawn_by_diffusers,
     guided=TRUE_CFG,
     unguided={},
@@ -180,9 +180,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=20,
         make=_with_controls(FLUX),
-        least=_with_controls(LEAST_FLUX),
+        least=_with_controls(MIN_FLUX),
         request={**PLAIN.request, "guidance_scale": 3.5, **BOTH},
-        least_request={**PLAIN.least_request, **BOTH},
+        smallest_request={**PLAIN.smallest_request, **BOTH},
         reference=partial(
             drawn_with_controls,
             images={str(index): image_file(9 + index) for index in range(2)},
@@ -204,9 +204,14 @@ ENTRIES: Mapping[str, SuiteEntry] = {
     "flux-redux": SuiteEntry(
         place=13,
         make=_with_redux(FLUX),
-        least=_with_redux(LEAST_FLUX),
+        least=_with_redux(MIN_FLUX),
         request={**FEW, "width": 48, "height": 80, **TRUE_CFG, **IMAGE_PROMPTS},
-        least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0, **IMAGE_PROMPTS},
+        smallest_request={
+            **SMALLEST,
+            "max_sequence_length": 16,
+            "true_cfg_scale": 1.0,
+            **IMAGE_PROMPTS,
+        },
         reference=partial(
             _drawn_after_redux, images={str(index): image_file(5 + index) for index in range(2)}
         ),

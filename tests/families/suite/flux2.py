@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.families.suite.entry import (
     GUIDED,
-    LEAST,
+    SMALLEST,
     SuiteEntry,
     drawn_by_diffusers,
     image_file,
@@ -32,7 +32,7 @@ PLAIN = SuiteEntry(
     make=flux2(transformer={**HEADS, "num_single_layers": 2}),
     least=flux2(transformer={"num_layers": 1, "num_single_layers": 1}),
     request={**GUIDED, "max_sequence_length": 83},
-    least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},
+    smallest_request={**SMALLEST, "negative_prompt": "", "max_sequence_length": 60},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 1.0},
@@ -64,7 +64,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         place=25,
         make=dev(transformer={**HEADS, "num_single_layers": 2}),
         least=dev(transformer={"num_layers": 1, "num_single_layers": 1}),
-        least_request={**LEAST, "max_sequence_length": 60},
+        smallest_request={**SMALLEST, "max_sequence_length": 60},
         guided={},
         unguided={},
         published={"flux2-dev": "FLUX.2 dev"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tests.families.suite.entry import CLIP, GUIDED, LEAST, SuiteEntry, drawn_by_diffusers, tiny
+from tests.families.suite.entry import CLIP, GUIDED, SMALLEST, SuiteEntry, drawn_by_diffusers, tiny
 
 krea2 = partial(tiny, "tiny_krea2:make_krea2", text_encoder=CLIP, states=(1, 2))
 HEADS = {
@@ -21,7 +21,7 @@ PLAIN = SuiteEntry(
     make=krea2(transformer=HEADS),
     least=krea2(transformer=SMALL),
     request={**GUIDED, "max_sequence_length": 160},
-    least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 160},
+    smallest_request={**SMALLEST, "negative_prompt": "", "max_sequence_length": 160},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 0.0},

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.families.suite.entry import (
     FEW,
-    LEAST,
+    SMALLEST,
     Fields,
     SuiteEntry,
     drawn_by_diffusers,
@@ -61,7 +61,7 @@ ltx = partial(
 
 
 def _drawn(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with diffusers."""
+    """Generate a request with diffusers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by diffusers itself
         return drawn_by_diffusers(
@@ -85,8 +85,8 @@ LTX = SuiteEntry(
         "num_frames": 9,
         "max_sequence_length": 24,
     },
-    least_request={
-        **LEAST,
+    smallest_request={
+        **SMALLEST,
         **SCALES,
         "prompt": "a red circle moves",
         "negative_prompt": "",

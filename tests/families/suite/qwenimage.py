@@ -44,7 +44,7 @@ def _edit_plus(folder: Path, **transformer: object) -> Path:
 
 
 def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarray:
-    """Draw an edit with diffusers."""
+    """Generate an edit with diffusers."""
     from tests.parity.tiny_qwenimage import edits
 
     first, *further = (Image.open(io.BytesIO(file)) for file in images)
@@ -57,7 +57,7 @@ PLAIN = SuiteEntry(
     make=qwenimage(transformer=HEADS),
     least=qwenimage(transformer={"num_layers": 1}),
     request={**FEW, "width": 56, "height": 80, **TRUE_CFG, "max_sequence_length": 150},
-    least_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
+    smallest_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
     reference=drawn_by_diffusers,
     guided=TRUE_CFG,
     unguided={},
@@ -87,7 +87,7 @@ EDIT = replace(
     make=edit(transformer=HEADS),
     least=edit(transformer={"num_layers": 1}),
     request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
-    least_request={
+    smallest_request={
         **UNSCALED,
         **TRUE_CFG,
         "width": 64,
@@ -108,7 +108,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         make=with_controls(PLAIN.make, "tiny_qwenimage", CONTROL_NETS),
         least=with_controls(PLAIN.least, "tiny_qwenimage", CONTROL_NETS),
         request={**PLAIN.request, **BOTH},
-        least_request={**PLAIN.least_request, **BOTH},
+        smallest_request={**PLAIN.smallest_request, **BOTH},
         reference=partial(drawn_with_controls, images=CONTROL_IMAGES, family="QwenImage"),
         published={"qwen-image-controlnet-union": "Qwen-Image with ControlNet Union"},
         images=CONTROL_IMAGES,

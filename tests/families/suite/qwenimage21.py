@@ -41,7 +41,7 @@ IMAGES = {
 
 
 def _drawn(folder: Path, request: Fields, images: Mapping[str, bytes] = NO_IMAGES) -> np.ndarray:
-    """Draw a request with diffusers, which has no limit of text."""
+    """Generate a request with diffusers, which does not limit the text's length."""
     from tests.parity.tiny_qwenimage21 import pipeline_of
 
     unlimited = {name: of for name, of in request.items() if name != "max_sequence_length"}
@@ -54,7 +54,7 @@ PLAIN = SuiteEntry(
     make=qwenimage21(transformer=HEADS),
     least=qwenimage21(transformer={"num_layers": 1}),
     request={**FEW, "width": 24, "height": 40, **TRUE_CFG, "max_sequence_length": 150},
-    least_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
+    smallest_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
     reference=_drawn,
     guided=TRUE_CFG,
     unguided={},
@@ -70,7 +70,7 @@ EDIT = replace(
     make=edit(transformer=HEADS),
     least=edit(transformer={"num_layers": 1}),
     request={**FEW, "width": 256, "height": 384, **TRUE_CFG, "max_sequence_length": 150},
-    least_request={
+    smallest_request={
         **UNSCALED,
         **TRUE_CFG,
         "width": 256,

@@ -16,7 +16,7 @@ from models.loading.sources import ControlSource
 from tests.families.suite.entry import (
     CLIP,
     FEW,
-    LEAST,
+    SMALLEST,
     Fields,
     SuiteEntry,
     drawn_by_diffusers,
@@ -29,12 +29,12 @@ UNET = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
 
 sdxl = partial(tiny, "tiny_sdxl:make_sdxl")
 SDXL = sdxl(unet={"attention_head_dim": (8, 8), **UNET}, clip=CLIP, clip_2=CLIP)
-LEAST_SDXL = sdxl(unet={"attention_head_dim": (2, 4), **UNET})
+MIN_SDXL = sdxl(unet={"attention_head_dim": (2, 4), **UNET})
 
 REFINER_UNET = {"block_out_channels": (16, 32, 32), "transformer_layers_per_block": 1}
 refiner = partial(tiny, "tiny_sdxl:make_refiner")
 REFINER = refiner(unet={"attention_head_dim": 8, **REFINER_UNET}, clip_2=CLIP)
-LEAST_REFINER = refiner(unet={"attention_head_dim": 4, **REFINER_UNET})
+MIN_REFINER = refiner(unet={"attention_head_dim": 4, **REFINER_UNET})
 
 ADAPTER = "ip-adapter/plus.safetensors"
 
@@ -60,7 +60,7 @@ def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
 def _drawn_with_ip_adapter(
     folder: Path, request: Fields, images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Draw a request with diffusers. All image prompts have one scale."""
+    """Generate a request with diffusers. All image prompts have one scale."""
     place = Path(ADAPTER)
 
     def prepared(pipeline: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _drawn_with_ip_adapter(
 
 
 def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray:
-    """Draw a request with diffusers' SDXL from an image, whose size that pipeline keeps."""
+    """Generate a request with diffusers' SDXL from an image, whose size that pipeline keeps."""
     fields = dict(request)
     size = fields.pop("width"), fields.pop("height")
     resized = Image.open(io.BytesIO(image)).resize(size, Image.Resampling.LANCZOS)
@@ -98,7 +98,7 @@ def _refined(
 
 
 def _drawn_by_two(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with diffusers' base and refiner, both with the base's autoencoder."""
+    """Generate a request with diffusers' base and refiner, both with the base's autoencoder."""
     import torch
     from diffusers import StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
 
@@ -153,7 +153,7 @@ def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path
 
 
 def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """Draw a request with diffusers, with ControlNets that are no unions."""
+    """Generate a request with diffusers, with ControlNets that are not unions."""
     import diffusers
 
     entries = request["control"]
@@ -197,9 +197,9 @@ UNLIKE: tuple[Fields, ...] = (
 PLAIN = SuiteEntry(
     place=1,
     make=SDXL,
-    least=LEAST_SDXL,
+    least=MIN_SDXL,
     request={**FEW, "width": 40, "height": 72, "guidance_scale": 4.0},
-    least_request={**LEAST, "negative_prompt": "", "guidance_scale": 5.0},
+    smallest_request={**SMALLEST, "negative_prompt": "", "guidance_scale": 5.0},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 4.0},
     unguided={"guidance_scale": 1.0},
@@ -214,9 +214,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=7,
         make=_with_controls(SDXL, attention_head_dim=(8, 8), **UNET),
-        least=_with_controls(LEAST_SDXL, attention_head_dim=(2, 4), **UNET),
+        least=_with_controls(MIN_SDXL, attention_head_dim=(2, 4), **UNET),
         request={**PLAIN.request, **BOTH},
-        least_request={**PLAIN.least_request, **BOTH},
+        smallest_request={**PLAIN.smallest_request, **BOTH},
         reference=partial(
             _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
         ),
@@ -239,9 +239,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=9,
         make=_with_ip_adapter(SDXL),
-        least=_with_ip_adapter(LEAST_SDXL),
+        least=_with_ip_adapter(MIN_SDXL),
         request={**PLAIN.request, **BY_PLUS},
-        least_request={**PLAIN.least_request, **BY_PLUS},
+        smallest_request={**PLAIN.smallest_request, **BY_PLUS},
         reference=partial(
             _drawn_with_ip_adapter, images={str(index): image_file(7 + index) for index in range(2)}
         ),
@@ -254,9 +254,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=11,
         make=REFINER,
-        least=LEAST_REFINER,
+        least=MIN_REFINER,
         request={**PLAIN.request, "strength": 0.9, "aesthetic_score": 7.5},
-        least_request={**PLAIN.least_request, "strength": 1.0},
+        smallest_request={**PLAIN.smallest_request, "strength": 1.0},
         reference=partial(_drawn_from_image, image=image_file(9)),
         published={"sdxl-refiner": "SDXL refiner 1.0"},
         images={"image": image_file(9)},
@@ -265,9 +265,9 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=12,
         make=_refined(SDXL, REFINER),
-        least=_refined(LEAST_SDXL, LEAST_REFINER),
+        least=_refined(MIN_SDXL, MIN_REFINER),
         request={**PLAIN.request, **HALF},
-        least_request={**PLAIN.least_request, "refiner": {"switch": 0.8}},
+        smallest_request={**PLAIN.smallest_request, "refiner": {"switch": 0.8}},
         reference=_drawn_by_two,
         published={"sdxl-refined": "SDXL base 1.0 with its refiner"},
         components={"unet": "unet", "refiner": f"{BESIDE}/unet"},

@@ -14,7 +14,7 @@ from PIL import Image
 from models.media import video_files
 from tests.families.suite.entry import (
     FEW,
-    LEAST,
+    SMALLEST,
     T5,
     Fields,
     SuiteEntry,
@@ -25,7 +25,7 @@ from tests.families.suite.entry import (
 from workers.media.video import encode_video
 
 wan = partial(tiny, "tiny_wan:make_wan")
-LEAST_LAYERS: Fields = {"num_layers": 2}
+MIN_LAYERS: Fields = {"num_layers": 2}
 HEADS: Fields = {"num_attention_heads": 8}
 
 
@@ -45,7 +45,7 @@ SCALED: Fields = {"conditioning_scale": [0.8]}
 
 
 def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with `CONTROL`, whose video is shorter: the missing frames are grey."""
+    """Generate a request with `CONTROL`, whose video is shorter: the missing frames are grey."""
     from diffusers.image_processor import VaeImageProcessor
 
     size = request["width"], request["height"]
@@ -75,7 +75,7 @@ CHARACTER: Mapping[str, bytes] = {
 
 
 def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with `CHARACTER`, whose videos run forwards and backwards."""
+    """Generate a request with `CHARACTER`, whose videos run forwards and backwards."""
     frames = request["num_frames"]
     places = [0, 1, 2, 3, 4, 3, 2, 1, 0][:frames]
     videos = {
@@ -99,11 +99,11 @@ def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
 
 PLAIN = SuiteEntry(
     place=5,
-    make=wan(transformer={**HEADS, **LEAST_LAYERS}, t5=T5),
-    least=wan(transformer=LEAST_LAYERS),
+    make=wan(transformer={**HEADS, **MIN_LAYERS}, t5=T5),
+    least=wan(transformer=MIN_LAYERS),
     request={**FEW, "width": 48, "height": 80, "num_frames": 9, "guidance_scale": 4.0},
-    least_request={
-        **LEAST,
+    smallest_request={
+        **SMALLEST,
         "prompt": "a red circle moves",
         "negative_prompt": "",
         "height": 48,
@@ -132,10 +132,10 @@ ENTRIES: Mapping[str, SuiteEntry] = {
     "wan-vace": replace(
         PLAIN,
         place=10,
-        make=wan(vace={"vace_layers": (0, 1)}, transformer={**HEADS, **LEAST_LAYERS}, t5=T5),
-        least=wan(vace={"vace_layers": (0,)}, transformer=LEAST_LAYERS),
+        make=wan(vace={"vace_layers": (0, 1)}, transformer={**HEADS, **MIN_LAYERS}, t5=T5),
+        least=wan(vace={"vace_layers": (0,)}, transformer=MIN_LAYERS),
         request={**PLAIN.request, **SCALED},
-        least_request={**PLAIN.least_request, **SCALED},
+        smallest_request={**PLAIN.smallest_request, **SCALED},
         reference=_drawn_by_vace,
         published={
             "wan2.1-vace-1.3b": "Wan 2.1 VACE 1.3B",
@@ -148,7 +148,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         PLAIN,
         place=18,
         make=wan(animate={}, transformer={**HEADS, "num_layers": 4}, t5=T5),
-        least=wan(animate={**LEAST_LAYERS, "inject_face_latents_blocks": 2}),
+        least=wan(animate={**MIN_LAYERS, "inject_face_latents_blocks": 2}),
         reference=_drawn_by_animate,
         published={"wan2.2-animate-14b": "Wan 2.2 Animate 14B"},
         images=CHARACTER,

@@ -17,7 +17,7 @@ from tests.families.suite.entry import (
     CLIP,
     CONTROL_IMAGES,
     GUIDED,
-    LEAST,
+    SMALLEST,
     Fields,
     SuiteEntry,
     drawn_by_diffusers,
@@ -38,7 +38,7 @@ PLAIN = SuiteEntry(
         "prompt": "a red circle on a blue background above the yellow star",
         "max_sequence_length": 80,
     },
-    least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},
+    smallest_request={**SMALLEST, "negative_prompt": "", "max_sequence_length": 60},
     reference=drawn_by_diffusers,
     guided={"guidance_scale": 3.0},
     unguided={"guidance_scale": 0.0},
@@ -63,7 +63,7 @@ controlled = partial(with_controls, module="tiny_zimage", nets=CONTROL_NETS)
 
 
 def _drawn_with_control(folder: Path, request: Fields) -> np.ndarray:
-    """Draw a request with one control with diffusers."""
+    """Generate a request with one control with diffusers."""
     from diffusers import ZImageControlNetModel, ZImageControlNetPipeline
 
     ((entry,), image) = request["control"], io.BytesIO(CONTROL_IMAGES["control.0.image"])
@@ -85,7 +85,7 @@ ENTRIES: Mapping[str, SuiteEntry] = {
         make=controlled(PLAIN.make),
         least=controlled(zimage(transformer={**SMALL, "n_layers": 2})),
         request={**PLAIN.request, **CONTROL},
-        least_request={**PLAIN.least_request, **CONTROL},
+        smallest_request={**PLAIN.smallest_request, **CONTROL},
         reference=_drawn_with_control,
         published={"z-image-turbo-controlnet-union-2.1": "Z-Image-Turbo with ControlNet Union 2.1"},
         images=CONTROL_IMAGES,

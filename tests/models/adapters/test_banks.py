@@ -152,7 +152,7 @@ KINDS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": jnp.bfloa
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("scale", [1.0, 0.37])
-def test_pages_hold_the_numbers_of_any_type(kind: str, dtype: Any, scale: float) -> None:
+def test_pages_store_factors_of_any_dtype(kind: str, dtype: Any, scale: float) -> None:
     low_rank = change(PAGE_RANK + 3, (3, 3), scale=scale)
 
     def stored(array: StoredArray) -> StoredArray:

@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
     ),
     "an alpha that is NaN": (alpha(np.nan), "NaN or infinity"),
     "an alpha beyond measure": (alpha(1e9), r"an alpha of 1e\+09 at rank 2"),
-    "an alpha of several numbers": (alpha([1, 2]), "no single number"),
+    "an alpha of several numbers": (alpha([1, 2]), "not a single number"),
     "an alpha alone": (
         lambda a: a | {f"{Q.replace('to_q', 'to_k')}.alpha": np.ones((), np.float32)},
         "an alpha without low-rank matrices",
@@ -174,15 +174,15 @@ def test_adapter_for_another_base_is_named(made_for: str, model: str, tmp_path: 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ("no JSON", r"is no JSON \(invalid JSON at character 0\)"),
-        ("[1]", "is no object"),
-        ("[" * 100_000, "is no JSON"),
+        ("no JSON", r"is not JSON \(invalid JSON at character 0\)"),
+        ("[1]", "is not an object"),
+        ("[" * 100_000, "is not JSON"),
         ('{"transformer.alora_invocation_tokens": [1]}', "tokens: adapters of this kind are not"),
-        ('{"transformer.lora_alpha": NaN}', "no useful number"),
-        ('{"transformer.lora_alpha": "many"}', "no useful number"),
-        ('{"transformer.lora_alpha": true}', "no useful number"),
-        (f'{{"transformer.lora_alpha": 1{"0" * 400}}}', "no useful number"),
-        ('{"transformer.alpha_pattern": [1]}', "is no object"),
+        ('{"transformer.lora_alpha": NaN}', "not a usable number"),
+        ('{"transformer.lora_alpha": "many"}', "not a usable number"),
+        ('{"transformer.lora_alpha": true}', "not a usable number"),
+        (f'{{"transformer.lora_alpha": 1{"0" * 400}}}', "not a usable number"),
+        ('{"transformer.alpha_pattern": [1]}', "is not an object"),
         ('{"transformer.alpha_pattern": {"(a+)+$": 1}}', "which is no name"),
     ],
 )
@@ -227,7 +227,8 @@ def test_alphas_of_metadata_scale_each_layer(
 
 
 def test_config_without_networks_scales_each_layer(tmp_path: Path) -> None:
-    """As diffusers' `save_lora_adapter` of a single network writes it."""
+    """A file without networks in its config, as diffusers' `save_lora_adapter` writes for a single
+    network, scales each layer."""
     config = {"lora_alpha": 8, "alpha_pattern": {"ff.net.2": 1}, "r": 2, "peft_type": "LORA"}
     arrays = {key.removeprefix("transformer."): array for key, array in sound().items()}
     file = write(tmp_path / "a.safetensors", arrays, {METADATA: json.dumps(config)})
@@ -239,8 +240,8 @@ def test_config_without_networks_scales_each_layer(tmp_path: Path) -> None:
     ("config", "reason"),
     [
         ('{"init_lora_weights": "pissa_niter_4"}', "pissa_niter_4 changes the base"),
-        ("{", "adapter_config.json is no JSON"),
-        ("[]", "adapter_config.json is no object"),
+        ("{", "adapter_config.json is not JSON"),
+        ("[]", "adapter_config.json is not an object"),
         ('{"alpha_pattern": {"(a+)+": 2}}', r"adapter_config.json: alpha_pattern has \(a\+\)\+, w"),
     ],
 )
@@ -279,7 +280,7 @@ def test_a_copy_for_an_upload_has_the_config_of_its_folder(tmp_path: Path) -> No
     ],
 )
 def test_names_of_wrappers_in_keys_are_left_out(old: str, new: str, tmp_path: Path) -> None:
-    """PEFT's adapter names, `torch.compile`, data parallelism and others add them."""
+    """Prefixes of keys that PEFT, `torch.compile`, data parallelism and others add are removed."""
     plain, wrapped = (
         read(write(tmp_path / f"{number}.safetensors", arrays), published("flux"))
         for number, arrays in enumerate((sound(), renamed(old, new)(sound())))

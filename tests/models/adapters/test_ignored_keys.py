@@ -1,4 +1,4 @@
-"""Keys of adapter files that are passed over with a warning, and keys that are not."""
+"""Keys of adapter files that are skipped with a warning, and keys that are not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matrices(name: str, inputs: int = WIDTH, outputs: int = WIDTH, seed: int = 0
 
 
 def inspected(path: Path, arrays: Arrays, model: str = "flux") -> AdapterSummary:
-    """Return the summary, after checking that reading passes over the same keys."""
+    """Return the summary, after checking that reading skips the same keys."""
     file = write(path / "a.safetensors", arrays)
     summary = inspect(file, published(model))
     assert read(file, published(model)).ignored == summary.ignored
@@ -125,7 +125,8 @@ def test_adapters_of_image_to_video_work_on_text_to_video(name: str, tmp_path: P
 def test_differences_of_modulations_are_passed_over_as_in_diffusers(
     key: str, tmp_path: Path
 ) -> None:
-    """Public LoRAs that were extracted from distilled checkpoints of Wan have them."""
+    """Differences of modulations are skipped: public LoRAs that were extracted from distilled
+    checkpoints of Wan have them."""
     arrays = matrices("diffusion_model.blocks.0.self_attn.q", 5120, 5120)
     summary = inspected(tmp_path, arrays | {f"diffusion_model.{key}": np.ones((1, 6, 4))}, "wan")
     assert summary.warnings == (f"keys without effect: diffusion_model.{key}",)

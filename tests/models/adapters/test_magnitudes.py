@@ -191,7 +191,8 @@ def test_fused_kernels_have_the_magnitudes(of_inputs: bool, scale: float) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_row_has_the_magnitudes_of_its_adapters(name: str) -> None:
-    """Adapters of several pages, of either kind of magnitudes, and without; alone and together."""
+    """Rows whose adapters have several pages, either kind of magnitudes or none, alone and
+    combined."""
     adapters = [
         changes(PAGE_RANK + 3, 1, of_inputs=False),
         changes(4, 20, of_inputs=False),

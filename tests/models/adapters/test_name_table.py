@@ -14,7 +14,7 @@ from tests.models.adapters.published_names import networks, published
 from tests.test_arrows import HEAVY, ROOT
 
 MODELS = ("flux", "sdxl", "wan")
-MOST_BYTES = 24_000
+MAX_BYTES = 24_000
 """Upper limit of the names' text, which every worker registration contains."""
 
 
@@ -31,10 +31,10 @@ def test_every_layer_has_a_name(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_names_are_the_same_after_their_way_through_a_short_text(model: str) -> None:
+def test_name_table_round_trips(model: str) -> None:
     text = packed(published(model))
     assert unpacked(text) == published(model)
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_queries_keys_and_values_follow_each_other_in_a_fused_layer() -> None:
     ],
 )
 def test_projections_that_diffusers_fuses(model: str, joined: str, same: str) -> None:
-    """As adapters of networks after `fuse_qkv_projections` name them."""
+    """Layer names in adapters of networks after `fuse_qkv_projections`."""
     match, expected = published(model).find(joined), published(model).find(same)
     assert match is not None and expected is not None
     assert [*match.layers.items()] == [*expected.layers.items()]

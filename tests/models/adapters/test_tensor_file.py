@@ -91,7 +91,7 @@ OVERLAP = json.dumps(
     ("header", "reason"),
     [
         ("not JSON at all", r"not a whole safetensors file \(invalid JSON at character 0\)"),
-        ("[1, 2]", "no object"),
+        ("[1, 2]", "not an object"),
         ("[" * 100_000, "not a whole"),
         ('{"x":' * 3_000 + "1" + "}" * 3_000, "not a whole"),
         (TWICE, "there twice"),

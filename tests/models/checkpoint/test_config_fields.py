@@ -14,7 +14,7 @@ class Sizes:
     levels: tuple[tuple[int, ...] | int, ...] = ()
 
 
-def test_lists_are_tuples_all_the_way_down() -> None:
+def test_nested_lists_become_tuples() -> None:
     assert Sizes(**arguments(Sizes, {"levels": [[1, 2], 3]}, "config.json")) == Sizes(
         levels=((1, 2), 3)
     )

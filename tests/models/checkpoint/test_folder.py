@@ -192,7 +192,7 @@ class TestFingerprint:
         save_file(weights, folder / "vae" / "model.safetensors")
         return folder
 
-    def test_a_copy_has_the_same(self, folder: Path, tmp_path: Path) -> None:
+    def test_copied_folder_has_the_same_fingerprint(self, folder: Path, tmp_path: Path) -> None:
         copy = shutil.copytree(folder, tmp_path / "elsewhere")
         assert fingerprint(copy) == fingerprint(folder)
 
@@ -202,7 +202,7 @@ class TestFingerprint:
         assert fingerprint(folder) == before
 
     @pytest.mark.parametrize("change", ["config", "values", "shape", "new file"])
-    def test_changes_show(self, folder: Path, change: str) -> None:
+    def test_changes_alter_the_fingerprint(self, folder: Path, change: str) -> None:
         before = fingerprint(folder)
         file = folder / "vae" / "model.safetensors"
         match change:
@@ -216,7 +216,7 @@ class TestFingerprint:
                 save_file({}, folder / "vae" / "model.fp16.safetensors")
         assert fingerprint(folder) != before
 
-    def test_does_not_read_the_weights(self, folder: Path) -> None:
+    def test_fingerprint_does_not_read_the_weights(self, folder: Path) -> None:
         """A sparse file of 100 GB takes far less time than any disk would need to read it."""
         with (folder / "vae" / "model.safetensors").open("r+b") as file:
             file.truncate(100 * 1024**3)
@@ -246,7 +246,8 @@ def test_a_wrong_value_in_a_schedulers_config_is_named(key: str, value: float) -
 
 
 class TestLinkedFolders:
-    """As in a cache whose parts are links, or a checkpoint with a part of another."""
+    """Checkpoint folders with links: a cache whose parts are links, or a checkpoint with a part of
+    another."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -255,7 +256,7 @@ class TestLinkedFolders:
         (tmp_path / "whole" / "vae" / "deep" / "config.json").write_text("{}")
         return tmp_path / "whole"
 
-    def test_their_files_count(self, folder: Path, tmp_path: Path) -> None:
+    def test_files_of_linked_folders_are_listed(self, folder: Path, tmp_path: Path) -> None:
         linked = tmp_path / "linked"
         linked.mkdir()
         (linked / "model_index.json").symlink_to(folder / "model_index.json")

@@ -250,7 +250,7 @@ def mutants(content: bytes, header: int) -> Iterator[bytes]:
 
 
 def test_damaged_headers_are_refused_or_read_and_never_more(tmp_path: Path) -> None:
-    """Every outcome is an error of ours, or arrays within the file."""
+    """A damaged header gives an error of this project, or arrays within the file."""
     tensors = {"a.weight": torch.zeros(4, 64), "b": torch.zeros(3), "c": torch.zeros(16, 4, 2, 2)}
     write_gguf(tensors, tmp_path / "good.gguf")
     content = (tmp_path / "good.gguf").read_bytes()

@@ -92,7 +92,7 @@ def hub() -> Iterator[str]:
         thread.join()
 
 
-def test_a_folder_is_itself(tmp_path: Path) -> None:
+def test_local_folder_resolves_to_itself(tmp_path: Path) -> None:
     assert resolve(str(tmp_path)) == tmp_path
 
 

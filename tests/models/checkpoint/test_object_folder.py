@@ -123,7 +123,7 @@ def test_replaced_object_raises(server: Server, stored: Path) -> None:
         read(stored, 10, 20)
 
 
-def test_a_store_without_conditions_is_found_out(server: Server, stored: Path) -> None:
+def test_store_that_ignores_conditions_is_detected(server: Server, stored: Path) -> None:
     server.fault = cut('"another"', SIZE)
     with pytest.raises(CheckpointError, match="has changed since"):
         read(stored, 0, 100)
@@ -150,9 +150,9 @@ def test_denied_access_is_reported(server: Server, monkeypatch: pytest.MonkeyPat
     put(server, "one/weights.safetensors", DATA)
     object_stores.use_s3(monkeypatch, server, key_id="AKIDWRONG")
     object_store.forget()
-    for ask in (lambda: resolve(f"s3://{BUCKET}/one"), lambda: single_file(URL)):
+    for call in (lambda: resolve(f"s3://{BUCKET}/one"), lambda: single_file(URL)):
         with pytest.raises(CheckpointError, match=r"denies access.*grant this identity"):
-            ask()
+            call()
 
 
 def test_unreachable_store_is_not_a_checkpoint_error() -> None:

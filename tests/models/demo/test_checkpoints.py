@@ -25,7 +25,7 @@ CASES = {
 
 
 def drawn(pipeline: Any, defaults: dict[str, Any], prompt: str) -> np.ndarray:
-    """What diffusers makes of a prompt with the folder's own defaults, uint8."""
+    """Image that diffusers generates for a prompt with the folder's own defaults, uint8."""
     generator = torch.Generator().manual_seed(1)
     output = pipeline(prompt, generator=generator, output_type="np", **defaults)
     return np.rint(next(iter(output.values()))[0] * 255).astype(np.uint8)
@@ -45,7 +45,8 @@ def test_diffusers_generates_what_the_prompt_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_diffusers_finds_every_weight_and_no_other(name: str) -> None:
-    """Its own networks would start with random weights where a name is wrong, and only warn."""
+    """The checkpoint has exactly the weights of diffusers' networks, which would otherwise start
+    with random weights and only log a warning."""
     pipeline = DiffusionPipeline.from_pretrained(HERE / name)
     for part, file in ((path.parent.name, path) for path in HERE.glob(f"{name}/*/diff*")):
         stored = {key: tuple(value.shape) for key, value in load_file(file).items()}

@@ -164,7 +164,7 @@ def test_a_missing_array_is_named(flux: Path, redux: Path, tmp_path: Path) -> No
         load(flux, ImagePromptSource(str(spoiled)))
 
 
-def test_a_model_has_one(flux: Path, redux: Path) -> None:
+def test_flux_has_at_most_one_image_prompt_network(flux: Path, redux: Path) -> None:
     both = {name: ImagePromptSource(str(redux)) for name in ("a", "b")}
     with pytest.raises(CheckpointError, match="a Flux has one, not a, b"):
         registry.load("tiny", str(flux), "float32", {}, image_prompts=both)

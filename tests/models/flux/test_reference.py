@@ -17,12 +17,12 @@ def file(width: int, height: int) -> bytes:
     return data.getvalue()
 
 
-MOST = 0.014
+MAX_DEVIATION = 0.014
 """Largest relative difference between the pixel counts that determine the prices of edits."""
 
 
 def test_every_size_has_about_as_many_pixels() -> None:
-    assert all(abs(w * h / SIDE_PX**2 - 1) <= MOST for w, h in SIZES)
+    assert all(abs(w * h / SIDE_PX**2 - 1) <= MAX_DEVIATION for w, h in SIZES)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_fill_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
     assert (fields["num_inference_steps"], fields["width"], fields["height"]) == (50, 1024, 1024)
 
 
-def test_fill_says_which_image_is_missing(specs: Specs) -> None:
+def test_fill_names_the_missing_image(specs: Specs) -> None:
     spec = specs("flux-fill")
     assert wrong_fields(spec).keys() == {"image", "mask_image"}
     (message,) = wrong_fields(spec, image=IMAGE).values()

@@ -104,7 +104,7 @@ def test_requests_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         assert raised.value.field == field
 
 
-def test_a_distilled_one_is_never_guided(tmp_path: Path) -> None:
+def test_distilled_model_has_no_guidance(tmp_path: Path) -> None:
     loaded = pipeline("flux2-klein-4b", tmp_path)
     fields = {**loaded.spec.defaults, "prompt": "words", "seed": 0, "guidance_scale": 5.0}
     prepared = loaded.prepare(fields, {})

@@ -13,7 +13,7 @@ from models.sampling.registry import CHOICES, OPTIONS, for_request, solver_of
 
 SDXL = {"_class_name": "EulerDiscreteScheduler", "beta_schedule": "scaled_linear"}
 THRESHOLD = {"thresholding": True, "dynamic_thresholding_ratio": 0.1 + 0.2, "sample_max_value": 2}
-WISHES: list[dict[str, Any]] = [
+SELECTIONS: list[dict[str, Any]] = [
     *({"name": name} for name in CHOICES if name != "flow_match_euler" and name.islower()),
     *({"name": name, **THRESHOLD} for name in ("ddim", "lcm", "dpmpp_2m", "unipc")),
     {"name": "unipc", "solver_order": 3, "predict_x0": False},
@@ -21,9 +21,9 @@ WISHES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES, ids=str)
-def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
-    solver = for_request(SDXL, wish).solver
+@pytest.mark.parametrize("chosen", SELECTIONS, ids=str)
+def test_a_program_is_read_back_from_its_text(chosen: dict[str, Any]) -> None:
+    solver = for_request(SDXL, chosen).solver
     variants = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
     for quant, cache in variants:
         program = StepProgram("unet", True, solver, True, quant, cache)
@@ -74,7 +74,7 @@ def test_invalid_program_is_rejected(text: str) -> None:
         StepProgram.parse(text)
 
 
-def test_a_network_is_one_word() -> None:
+def test_network_names_are_single_words() -> None:
     for name in ("", "two words"):
         with pytest.raises(ValueError, match="one word"):
             StepProgram(name)

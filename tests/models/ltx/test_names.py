@@ -92,7 +92,8 @@ def test_adapters_by_the_authors_names() -> None:
 def test_adapters_of_the_text_projections(
     config: Mapping[str, Any], originals: tuple[str, ...]
 ) -> None:
-    """By the authors' names, and by those that diffusers' conversion gives."""
+    """Adapters of the text projections have the authors' names, or those that diffusers' conversion
+    gives."""
     network = abstract_module(TextConnectors, ConnectorsConfig.from_dict(config))
     layers = names(CONNECTORS_SPELLING, network)
     for number, original in enumerate(originals):

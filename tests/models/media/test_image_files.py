@@ -94,7 +94,7 @@ def test_the_limit_is_the_last_size_that_passes() -> None:
 
 @pytest.mark.parametrize("file_format", ["GIF", "TIFF", "BMP", "PPM", "ICO"])
 def test_other_formats_are_refused(file_format: str) -> None:
-    with pytest.raises(ImageFileError, match="no PNG, JPEG or WebP"):
+    with pytest.raises(ImageFileError, match="is not a PNG, JPEG or WebP image"):
         check(save(Image.new("RGB", (8, 8)), file_format), MAX_PIXELS)
 
 

@@ -79,7 +79,8 @@ def test_an_alpha_channel_does_not_evade_the_limit_of_pixels() -> None:
 
 
 def test_a_decoder_that_is_not_listed_is_not_opened() -> None:
-    """FFmpeg logs decoders that it refuses to open while it probes a file."""
+    """FFmpeg logs decoders that it refuses to open while it probes a file; no unlisted decoder is
+    opened."""
     av.logging.set_level(av.logging.ERROR)
     try:
         with av.logging.Capture() as lines, pytest.raises(ImageFileError, match="encoded as mjpeg"):
@@ -115,8 +116,8 @@ def test_rotated_video_is_read_upright() -> None:
         (video(2, (160, 80)), "160 x 80 pixels a frame; 10000 are allowed"),
         (larger_than_it_says(160, 112), "160 x 112 pixels a frame"),
         (animation("WEBP", 4), "animated"),
-        (animation("GIF", 4), "no video in MP4 or WebM"),
-        (b"", "no video in MP4 or WebM"),
+        (animation("GIF", 4), "is neither an MP4 or WebM video"),
+        (b"", "is neither an MP4 or WebM video"),
     ],
 )
 def test_video_beyond_the_limits_is_rejected(data: bytes, said: str) -> None:

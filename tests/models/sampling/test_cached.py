@@ -24,10 +24,10 @@ def called(function: Callable[..., Any], *args: Any) -> set[str]:
     return {code.co_name for code in codes if not isinstance(code, str)}
 
 
-@pytest.mark.parametrize("wish", [{}, {"name": "dpmpp_2m", "use_karras_sigmas": True}])
-def test_no_annotation_is_read_again(wish: dict[str, Any]) -> None:
-    for_request(UNIPC, wish)
-    names = called(for_request, UNIPC, wish)
+@pytest.mark.parametrize("options", [{}, {"name": "dpmpp_2m", "use_karras_sigmas": True}])
+def test_no_annotation_is_read_again(options: dict[str, Any]) -> None:
+    for_request(UNIPC, options)
+    names = called(for_request, UNIPC, options)
     assert "check_options" in names and "get_type_hints" not in names
 
 

@@ -114,8 +114,8 @@ def test_every_name_makes_a_scheduler_of_any_config(name: str, config: dict[str,
 
 
 def test_names_with_implied_options() -> None:
-    def algorithm(**wish: Any) -> str:
-        return for_request(SDXL_BASE, wish).algorithm_type  # type: ignore[attr-defined]
+    def algorithm(**chosen: Any) -> str:
+        return for_request(SDXL_BASE, chosen).algorithm_type  # type: ignore[attr-defined]
 
     assert algorithm(name="dpmpp_2m") == "dpmsolver++"
     assert algorithm(name="dpmpp_2m_sde") == "sde-dpmsolver++"
@@ -147,7 +147,8 @@ def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
 
 
 def test_a_key_that_no_scheduler_has_is_ignored_and_reported() -> None:
-    """As diffusers' from_config does; only when a checkpoint is loaded."""
+    """Unknown keys of a scheduler's config are ignored and reported as by diffusers' from_config,
+    but only when a checkpoint is loaded."""
     config = {**SDXL_BASE, "new_option": 1}
     with collected_notices() as notices:
         assert served_config(config, CLASSES, OPTIONS, None, "") == config
@@ -210,12 +211,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("config", "wish", "named"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("config", "chosen", "named"), REFUSED.values(), ids=REFUSED)
 def test_unsupported_config_is_named(
-    config: dict[str, Any], wish: dict[str, Any], named: str
+    config: dict[str, Any], chosen: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
-        for_request(config, wish)
+        for_request(config, chosen)
 
 
 PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -248,12 +249,12 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("wish", "asked", "named"), PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize(("chosen", "asked", "named"), PLANS.values(), ids=PLANS)
 def test_invalid_plan_arguments_are_named(
-    wish: dict[str, Any], asked: dict[str, Any], named: str
+    chosen: dict[str, Any], asked: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(OptionError) as error:
-        for_request(SDXL_BASE, wish).plan(**{"steps": 4, **asked})
+        for_request(SDXL_BASE, chosen).plan(**{"steps": 4, **asked})
     assert error.value.field == named
 
 
@@ -290,10 +291,10 @@ SIDE_BY_SIDE = {
 }
 
 
-@pytest.mark.parametrize("wish", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
-def test_batched_rows_match_single_rows(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("chosen", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
+def test_batched_rows_match_single_rows(chosen: dict[str, Any]) -> None:
     """Two rows of different length in one batch; the second has run three steps fewer."""
-    scheduler = for_request(SDXL_BASE, wish)
+    scheduler = for_request(SDXL_BASE, chosen)
     plans = [scheduler.plan(8), scheduler.plan(5)]
     shape = (2, 3, 4)
     rng = np.random.default_rng(0)
@@ -341,9 +342,9 @@ def test_equal_solvers_have_equal_histories(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("wish", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
-def test_plans_are_float32(wish: dict[str, Any]) -> None:
-    plan = for_request(SDXL_BASE, wish).plan(6)
+@pytest.mark.parametrize("chosen", SIDE_BY_SIDE.values(), ids=SIDE_BY_SIDE)
+def test_plans_are_float32(chosen: dict[str, Any]) -> None:
+    plan = for_request(SDXL_BASE, chosen).plan(6)
     arrays = [plan.timesteps, plan.input_scale, plan.clean_scale, plan.noise_scale]
     assert {array.dtype for array in (*arrays, *plan.values.values())} == {np.dtype(np.float32)}
     assert {len(column) for column in plan.values.values()} == {len(plan)}

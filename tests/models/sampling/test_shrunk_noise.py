@@ -9,7 +9,7 @@ from models.sampling.shrunk_noise import ShrunkGenerator
 from models.sampling.torch_rng import TorchGenerator
 
 CLOSE = 1e-6
-"""Rounding of float32."""
+"""Tolerance for rounding of float32."""
 
 
 def test_halves_are_means_of_blocks_with_their_variance_restored() -> None:
@@ -21,7 +21,8 @@ def test_halves_are_means_of_blocks_with_their_variance_restored() -> None:
 
 
 def test_every_noise_is_that_of_the_larger_image() -> None:
-    """Includes the second draw: both generators then have drawn equally many numbers."""
+    """Every noise is derived from that of the larger image, also at the second draw, when both
+    generators have drawn equally many numbers."""
     full, shrunk = TorchGenerator(7), ShrunkGenerator(7, (64, 96), (32, 48))
     for _ in range(2):
         noise = [full.randn((3, 8, 12)), shrunk.randn((3, 4, 6))]

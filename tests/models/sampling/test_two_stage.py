@@ -26,9 +26,9 @@ def denoised_at(latents: np.ndarray, sigma: float) -> np.ndarray:
     return clean
 
 
-def run(wish: dict[str, Any], start: np.ndarray) -> np.ndarray:
+def run(chosen: dict[str, Any], start: np.ndarray) -> np.ndarray:
     """Run a scheduler's steps, in float32, with `NOISE` in the order of its draws."""
-    scheduler = for_request(SDXL_BASE, wish)
+    scheduler = for_request(SDXL_BASE, chosen)
     plan, step = scheduler.plan(STEPS), jax.jit(scheduler.solver.step)
     latents, drawn = start, iter(NOISE)
     history = {
@@ -44,8 +44,8 @@ def run(wish: dict[str, Any], start: np.ndarray) -> np.ndarray:
     return latents
 
 
-def sigmas_of(wish: dict[str, Any]) -> np.ndarray:
-    plan = for_request(SDXL_BASE, wish).plan(STEPS)
+def sigmas_of(chosen: dict[str, Any]) -> np.ndarray:
+    plan = for_request(SDXL_BASE, chosen).plan(STEPS)
     return np.append(plan.noise_scale[:-1][::2], 0.0).astype(np.float64)
 
 
@@ -73,11 +73,11 @@ def dpmpp_2s_ancestral(latents: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("options", [{}, {"use_karras_sigmas": True}])
 def test_2s_ancestral_is_the_published_method(options: dict[str, Any]) -> None:
-    wish = {"name": "dpmpp_2s_ancestral", **options}
-    sigmas = sigmas_of(wish)
+    chosen = {"name": "dpmpp_2s_ancestral", **options}
+    sigmas = sigmas_of(chosen)
     start = (RANDOM.normal(size=SHAPE) * sigmas[0]).astype(np.float32)
     expected = dpmpp_2s_ancestral(start.astype(np.float64), sigmas)
-    error = np.abs(run(wish, start) - expected).max() / np.abs(expected).max()
+    error = np.abs(run(chosen, start) - expected).max() / np.abs(expected).max()
     assert error < 3e-6
 
 

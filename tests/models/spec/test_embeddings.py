@@ -31,7 +31,7 @@ NAMES = ("ink", "bad", "bad hands", "style.v1", "Neg-2")
         ("\u0131nk, \u0130nk, nk", []),
     ],
 )
-def test_mentions(text: str, expected: list[str]) -> None:
+def test_embedding_mentions_are_found(text: str, expected: list[str]) -> None:
     result = [*mentions(text, NAMES)]
     assert [("" if item.is_known else "?") + item.name for item in result] == expected
     assert all(text[item.start : item.stop] for item in result)

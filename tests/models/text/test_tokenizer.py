@@ -146,7 +146,7 @@ class TestFaults:
         with pytest.raises(CheckpointError, match=r"no tokenizer in it.*tokenizer\.json"):
             kind(tmp_path / "absent")
 
-    def test_half_of_the_files(self, clip_folder: Path) -> None:
+    def test_tokenizer_with_half_of_its_files_is_refused(self, clip_folder: Path) -> None:
         as_hub_files(clip_folder)
         (clip_folder / "merges.txt").unlink()
         with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt"):

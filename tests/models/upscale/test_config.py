@@ -71,7 +71,7 @@ def test_the_command_that_converts_pickled_files_does(file: Path, tmp_path: Path
 def test_ignored_keys_are_reported(file: Path) -> None:
     save_file(load_file(file) | {"__x0__": np.zeros(2)}, file)
     loaded = load_upscaler(file, "float32", 64, jax.devices()[0])
-    assert loaded.warnings == (f"{file.name}: passed over, since they are no weights: __x0__",)
+    assert loaded.warnings == (f"{file.name}: ignored, since they are not weights: __x0__",)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_missing_array_is_named(file: Path) -> None:
 
 def test_grey_images_are_refused(file: Path) -> None:
     grey = np.zeros((1, 8, 3, 3), np.float32)
-    with pytest.raises(CheckpointError, match="draws 1 channels; images have 3"):
+    with pytest.raises(CheckpointError, match="returns 1 channels; images have 3"):
         read_shapes(changed(file, conv_last__weight=grey))
 
 
@@ -108,5 +108,5 @@ def test_nan_and_infinity_are_rejected(file: Path) -> None:
 
 
 def test_a_scale_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="no whole scale"):
+    with pytest.raises(ValueError, match="not an integer scale"):
         RrdbConfig(1, 8, 4, 1, 4)

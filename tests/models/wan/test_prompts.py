@@ -35,7 +35,7 @@ BOUND = 1e-5
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_clean(text: str) -> None:
+def test_cleaning_matches_diffusers(text: str) -> None:
     assert clean(text) == prompt_clean(text)
 
 

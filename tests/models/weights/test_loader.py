@@ -374,7 +374,7 @@ def test_a_scale_that_does_not_fit_is_refused(tmp_path: Path, shape: tuple[int, 
 
 
 class TestArraysThatAreNoWeights:
-    """Unexpected arrays without effect: passed over with a warning, in the log and for clients."""
+    """Unexpected arrays without effect: skipped with a warning, in the log and for clients."""
 
     @pytest.mark.parametrize(
         ("key", "array"),
@@ -395,9 +395,9 @@ class TestArraysThatAreNoWeights:
         arrays = tensors()
         with collected_notices() as notices:
             check(loaded(saved(tmp_path, arrays | {key: np.asarray(array)})), arrays)
-        assert notices == [f"model.safetensors: passed over, since they are no weights: {key}"]
+        assert notices == [f"model.safetensors: ignored, since they are not weights: {key}"]
 
-    def test_many_are_counted(self, tmp_path: Path) -> None:
+    def test_long_lists_of_ignored_arrays_are_shortened(self, tmp_path: Path) -> None:
         many = {f"step.{n:03}": np.asarray(n) for n in range(200)}
         with collected_notices() as notices:
             loaded(saved(tmp_path, tensors() | many))
@@ -618,7 +618,7 @@ class TestFaults:
 
     def test_broken_symlink_is_named(self, tmp_path: Path) -> None:
         _file(tmp_path).symlink_to(tmp_path / "blob")
-        with pytest.raises(CheckpointError, match=r"lead nowhere \(model\.safetensors\)"):
+        with pytest.raises(CheckpointError, match=r"broken symbolic links \(model\.safetensors\)"):
             loaded(tmp_path)
 
     def test_a_pickle_is_never_opened(self, tmp_path: Path) -> None:

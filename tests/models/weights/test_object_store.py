@@ -33,7 +33,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def test_the_pixels_are_the_folders(server: Server) -> None:
-    """Each range fails once."""
+    """Models from an object store have the folder's pixels, although the first request of each
+    range fails."""
     upload(server, DEMO, "demos/sdxl")
     server.fault = once_each(failing)
     streamed, local = (registry.load("m", source, "float32", {}) for source in (URL, str(DEMO)))

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: rounding during loading, placement, and memory."""
+"""Models with 8-bit weights: rounding during loading, placement, and memory."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_block_kernels_are_rounded_while_loading(part: ComponentFiles) -> None:
         assert (leaves["blocks.up.eight.scale"] == scale).all()
 
 
-def test_rounding_has_the_last_word_of_no_column(part: ComponentFiles) -> None:
+def test_rounding_error_is_within_half_a_step_of_each_column(part: ComponentFiles) -> None:
     """Each value is reproduced to within half a step of its column's largest value."""
     leaves = arrays(load(network("beside"), part, RENAMES))
     kernel = leaves["blocks.down.kernel"]
@@ -174,7 +174,8 @@ def test_every_layout_rounds_and_multiplies_the_same(
 def test_every_layout_multiplies_by_heads_the_same(
     part: ComponentFiles, sizes: dict[str, int]
 ) -> None:
-    """Layers of a stack with their outputs split by heads, and joined again."""
+    """Layers of a stack with outputs that are split by heads and joined again give the same result
+    under every layout."""
     layout, heads = layout_of(sizes), 4
     x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
 
@@ -219,7 +220,7 @@ def test_shapes_and_random_weights_have_them_too() -> None:
     assert (random["blocks.up.eight.scale"] == scale).all()
 
 
-def test_floats_of_8_bits_reach_their_largest(part: ComponentFiles) -> None:
+def test_8_bit_floats_use_their_full_range(part: ComponentFiles) -> None:
     module = Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
     leaves = arrays(load(module, part, RENAMES))
     values = leaves["blocks.up.eight.values"]

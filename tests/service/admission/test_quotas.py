@@ -58,7 +58,8 @@ async def test_responses_have_ratelimit_headers(http: httpx.AsyncClient, queue: 
 async def test_an_hour_that_is_used_up(
     http: httpx.AsyncClient, pool: StandIn, headers: dict[str, str], queue: Queue
 ) -> None:
-    """The stand-in worker reports a tenth of a device-second per image."""
+    """A device-second quota can be used up: the stand-in worker reports a tenth of a device-second
+    per image."""
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=5)
     for number in range(1, 51):
         answer = await http.post("/v1/generate", json=CAT, headers=headers)

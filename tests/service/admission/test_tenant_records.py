@@ -42,7 +42,8 @@ async def test_a_quota_changes_while_requests_come(http: httpx.AsyncClient, queu
 async def test_a_new_class_is_counted_from_the_start(
     http: httpx.AsyncClient, app: FastAPI, queue: Queue
 ) -> None:
-    """Including the rejection of a body before any other request."""
+    """The counters of a new tenant class start at once, including the rejection of a body before
+    any other request."""
     await queue.register("cold", SPEC, ready=False)
     gold = TenantSettings(metrics_class="gold")
     await TenantRecords(queue.redis).change(lambda _: {TENANT: gold})

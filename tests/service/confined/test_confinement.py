@@ -15,7 +15,7 @@ import pytest
 from service.confined.confinement import environment
 from service.http import image_checks, lora_checks
 from service.settings.installation import IMPORT_ROOT
-from workers.media import sent_videos
+from workers.media import input_videos
 
 ROOT = Path(__file__).parents[3]
 ACTS = {
@@ -63,7 +63,7 @@ LIMITS = ("1000000", "1", "1")
 PROGRAMS = {
     image_checks.PROGRAM: LIMITS,
     lora_checks.PROGRAM: ("0", "", "60", "64"),
-    sent_videos.PROGRAM: LIMITS[:2],
+    input_videos.PROGRAM: LIMITS[:2],
 }
 """Arguments of the programs that read clients' files."""
 ON_LINUX = pytest.mark.skipif(

@@ -145,7 +145,7 @@ def test_step_back_reasons(old: list[Sample], new: list[Sample], said: str | Non
 
 
 async def judge(app: FastAPI, queue: Queue) -> None:
-    """Judge versions, even if just judged."""
+    """Judge versions, even if they have just been judged."""
     await queue.redis.delete(keys.alias_watch(ALIAS))
     await version_watch.withdraw_bad_versions(app.state.front)
 

@@ -188,7 +188,8 @@ SLOW = {
 
 
 def test_silent_connections_end(redis_url: str, tmp_path: Path) -> None:
-    """All connections at once, since each takes a second or more."""
+    """Silent connections are closed. All of them are tested at the same time, since each takes a
+    second or more."""
     with attacked(redis_url, tmp_path, **limits(1)) as server, ExitStack() as stack:
         clients = {name: stack.enter_context(server.connect()) for name in SLOW}
         for name, client in clients.items():

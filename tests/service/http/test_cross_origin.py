@@ -72,8 +72,8 @@ async def test_cross_origin_page_can_read_the_job_header(
 
 
 async def test_pages_can_read_headers_of_other_apis(http: httpx.AsyncClient) -> None:
-    ask = {"prompt": "a cat"}
-    answer = await http.post("/fal/run/none", json=ask, headers={"Origin": STUDIO})
+    message = {"prompt": "a cat"}
+    answer = await http.post("/fal/run/none", json=message, headers={"Origin": STUDIO})
     exposed = {*answer.headers["access-control-expose-headers"].split(", ")}
     assert {"Retry-After-Ms", "X-Should-Retry", "OpenAI-Poll-After-Ms"} <= exposed
     assert "X-Fal-Error-Type" in exposed and "x-fal-error-type" in answer.headers
@@ -111,11 +111,11 @@ async def test_cross_origin_page_can_read_the_misdirected_error(http: httpx.Asyn
 
 
 async def test_a_page_of_the_internet_calls_a_private_network(http: httpx.AsyncClient) -> None:
-    ask = PREFLIGHT | {"Access-Control-Request-Private-Network": "true"}
-    answer = await http.options("/v1/generate", headers=ask)
+    message = PREFLIGHT | {"Access-Control-Request-Private-Network": "true"}
+    answer = await http.options("/v1/generate", headers=message)
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-private-network"] == "true"
-    other = ask | {"Origin": "https://elsewhere.example"}
+    other = message | {"Origin": "https://elsewhere.example"}
     assert (await http.options("/v1/generate", headers=other)).status_code == 400
 
 

@@ -77,7 +77,7 @@ def descriptors_of(process: int) -> set[str]:
 async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> None:
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
     first = children()
-    with pytest.raises(ImageFileError, match="no PNG"):
+    with pytest.raises(ImageFileError, match="is not a PNG"):
         await checks.check(b"GIF89a" + bytes(100), "acme")
     assert await checks.check(picture("JPEG"), "zoo") == ImageFile("image/jpeg", 32, 32)
     assert len(first) == 1 and children() == first

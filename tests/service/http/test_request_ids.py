@@ -18,7 +18,7 @@ CAT = {"prompt": "a cat", "model": MODEL}
 MADE = re.compile(r"req_[0-9a-f]{24}")
 
 
-async def ask(http: httpx.AsyncClient, path: str, *ids: str) -> str:
+async def response_id(http: httpx.AsyncClient, path: str, *ids: str) -> str:
     """Send a request with these ids; return the response's id."""
 
     async def get() -> httpx.Response:
@@ -32,7 +32,7 @@ async def ask(http: httpx.AsyncClient, path: str, *ids: str) -> str:
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/v1/jobs", "/v1/jobs/job_1"])
 async def test_a_clients_id_is_taken(http: httpx.AsyncClient, path: str) -> None:
     for client_id in ("a", "0af7-6519_16cd.43/dd=+:@~", "x" * 128):
-        assert await ask(http, path, client_id) == client_id
+        assert await response_id(http, path, client_id) == client_id
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_a_clients_id_is_taken(http: httpx.AsyncClient, path: str) -> None
 async def test_malformed_request_id_is_replaced(
     http: httpx.AsyncClient, given: tuple[str, ...]
 ) -> None:
-    made = {await ask(http, "/healthz", *given) for _ in range(2)}
+    made = {await response_id(http, "/healthz", *given) for _ in range(2)}
     assert len(made) == 2 and all(map(MADE.fullmatch, made))
 
 

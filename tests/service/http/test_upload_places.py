@@ -58,7 +58,8 @@ def receive_fast(places: UploadSlots) -> None:
 async def test_clients_with_several_uploads_yield_to_one_without(
     places: UploadSlots, clock: Clock, four: list[asyncio.Task[None]]
 ) -> None:
-    """Although all of them are fast, until each client has one upload."""
+    """Clients with several uploads yield to a client without one, although all uploads are fast,
+    until each client has one."""
     clock.now = GRACE_S
     receive_fast(places)
     with places.slot("c"), places.slot("d"):

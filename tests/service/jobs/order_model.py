@@ -64,7 +64,7 @@ class Order:
         return ahead if self.of(tenant) else max(ahead, self.virtual)
 
     def stands(self, tenant: str) -> float:
-        """Order key of a tenant: its tag, less the advance of its first job's priority."""
+        """Order key of a tenant: its tag, minus the advance of its first job's priority."""
         return rounded(self.tag(tenant) - self.worth(self.of(tenant)[0]))
 
     def worth(self, life: Life) -> float:

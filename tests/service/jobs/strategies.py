@@ -34,7 +34,7 @@ DEADLINES = {
 }
 """Seconds until the deadline, and the job's run time on the fastest worker."""
 SLOWNESS = (1.0, 2.0, 8.0)
-"""The last is too slow for the long jobs."""
+"""Slowness factors of workers; the last is too slow for the long jobs."""
 SETTINGS = st.fixed_dictionaries(
     {
         "priority_s": st.sampled_from([0, 600]),
@@ -77,7 +77,7 @@ JOB_FIELDS = st.fixed_dictionaries(
         "avoid": st.sampled_from([None] * 3 + [*POOLS]),
     }
 )
-"""A client's request."""
+"""Strategy for the fields of a client's request."""
 INDEX = st.integers(0, 999)
 """Number that selects an existing item."""
 OFFERS = st.lists(

@@ -63,7 +63,7 @@ async def test_usage_of_a_released_attempt(queue: Queue, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["fail", "cancel", "expire", "lose"])
-async def test_a_job_that_ends_badly_pays(queue: Queue, hasty: Queue, how: str) -> None:
+async def test_failed_job_is_charged(queue: Queue, hasty: Queue, how: str) -> None:
     holder = hasty if how == "lose" else queue
     claim = await claimed(holder)
     assert await holder.renew([claim], [ClaimUsage(3, 2)]) == []
@@ -92,7 +92,7 @@ async def test_late_compilation_is_charged(queue: Queue) -> None:
         assert await device_seconds(queue, claim) == (9, 9, 9)
 
 
-async def test_a_deletion_leaves_the_account(queue: Queue) -> None:
+async def test_deleted_job_keeps_the_tenants_charges(queue: Queue) -> None:
     claim = await claimed(queue)
     await queue.renew([claim], [ClaimUsage(1, 1)])
     await queue.delete(claim.job.id)

@@ -255,7 +255,7 @@ async def test_acceptance_that_no_replica_confirms_is_refused(tmp_path: Path) ->
             assert await redis.exists(keys.job(keyed.id))
 
 
-async def test_a_demoted_primary_is_left(tmp_path: Path) -> None:
+async def test_clients_leave_a_demoted_primary(tmp_path: Path) -> None:
     """The old primary keeps its connections but rejects writes. No call has its effect twice."""
     async with (
         pair(tmp_path) as (primary, replica),

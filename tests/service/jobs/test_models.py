@@ -18,7 +18,7 @@ from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import a_job
 
 
-async def test_no_pool_no_model(queue: Queue) -> None:
+async def test_no_models_before_a_pool_registers(queue: Queue) -> None:
     assert await queue.models() == {}
 
 
@@ -111,7 +111,7 @@ async def test_unregistered_model_with_jobs_is_not_forgotten(
     assert await queue.models() == {}
 
 
-async def test_depths(queue: Queue, a_spec: ModelSpec) -> None:
+async def test_queue_depths_by_model(queue: Queue, a_spec: ModelSpec) -> None:
     assert await queue.depths() == {}
     await queue.register("a", a_spec, ready=True)
     await queue.register("b", a_spec.model_copy(update={"name": "idle"}), ready=True)

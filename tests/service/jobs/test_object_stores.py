@@ -63,7 +63,7 @@ async def test_listing_below_a_prefix(store: Store) -> None:
     assert await store.below("ledger") == []
 
 
-async def test_a_job_leaves_whole(store: Store) -> None:
+async def test_deleted_job_leaves_no_files(store: Store) -> None:
     own_keys = [output_key("job_1", 1, index, "image/png") for index in range(3)]
     other = output_key("job_10", 1, 0, "image/png")
     for key in (*own_keys, other):

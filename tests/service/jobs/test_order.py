@@ -81,7 +81,8 @@ async def test_idle_tenant_accumulates_no_share(queue: Queue) -> None:
 
 
 async def test_equal_tenants_are_served_in_arrival_order(queue: Queue) -> None:
-    """Equals go in order of arrival, whatever their names. New tenants cannot starve the first."""
+    """Equal tenants are served in order of arrival, regardless of their names. New tenants cannot
+    starve the first."""
     names = ["m", "z", "a", "y", "b"]
     for name in names:
         await put(queue, name)
@@ -135,8 +136,9 @@ async def test_released_claims_do_not_reduce_a_tenants_share(queue: Queue, hasty
     assert_shares(await served(queue, 100), {"unlucky": 1, "lucky": 1})
 
 
-async def test_a_batch_is_shared_too(queue: Queue) -> None:
-    """Within one bucket too, the jobs that fill a batch go by turns, not by age."""
+async def test_tenants_share_a_batch_in_turn(queue: Queue) -> None:
+    """Within one bucket too, tenants take turns in filling a batch, instead of the oldest jobs
+    first."""
     await put(queue, "first", 300, cost=1.0)
     await put(queue, "second", 300, cost=1.0)
     assert_shares(await served(queue, 200, slots=4), {"first": 1, "second": 1})
@@ -245,7 +247,7 @@ async def test_credited_deadline_survives_used_credit(connect: Connect) -> None:
 async def test_guaranteed_deadline_waits_only_for_earlier_ones(
     connect: Connect,
 ) -> None:
-    """The tenant is ahead by more than its credit: by turns its job would be last."""
+    """The tenant is ahead by more than its credit: by its turn alone its job would be last."""
     queue = await connect(deadline_credit_s=10)
     soon = {"deadline_at": time.time() + 60, "run_s": 1.0}
     (before,) = await put(queue, "patient", cost=1.0)

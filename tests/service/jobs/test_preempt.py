@@ -73,7 +73,7 @@ async def test_low_priority_job_is_preempted_for_a_shorter_one(queue: Queue) -> 
         {"model": "another"},
     ],
     ids=[
-        "no higher priority", "nobody knows how long it takes", "not short", "several, not short",
+        "no higher priority", "its duration is unknown", "not short", "several, not short",
         "of a cold bucket it waits for another pool", "another model's",
     ],
 )  # fmt: skip

@@ -209,7 +209,9 @@ class History:
         return sum(job.cost for job in await self.jobs() if not job.state.ended)
 
 
-async def test_any_history_adds_up(queue: Queue, connect: Connect, empty_redis: Redis) -> None:
+async def test_totals_are_consistent_after_any_history(
+    queue: Queue, connect: Connect, empty_redis: Redis
+) -> None:
     """An unended job counts its prediction, an ended one its usage; all promises are gone in the
     end."""
     history = History(queue, await connect(lease_s=1e-6))

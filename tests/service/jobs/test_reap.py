@@ -148,7 +148,7 @@ async def test_busy_worker_drains_for_a_waiting_suspect(
     assert ids == [[], [others[0].id], [], [suspect.id], [others[1].id]]
 
 
-async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
+async def test_crashing_jobs_do_not_run_with_the_same_jobs_again(connect: Connect) -> None:
     """Two jobs crash their worker. A job that ran with the first never runs with the second."""
     queue = await connect(lease_s=1e-6, reap_every_s=1000)
     jobs = [(await queue.put(a_job()))[0] for _ in range(6)]

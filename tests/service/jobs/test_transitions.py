@@ -58,7 +58,7 @@ async def test_fail_and_retry_until_the_last_attempt(connect: Connect) -> None:
     assert await queue.claim("pool", MODEL, 1) == []
 
 
-async def test_release_gives_it_back_unharmed(queue: Queue) -> None:
+async def test_released_job_keeps_its_position(queue: Queue) -> None:
     claim = await claimed(queue)
     behind, _ = await queue.put(a_job())
     await queue.progress(claim, 5, 28)

@@ -79,7 +79,7 @@ async def put(queue: Queue, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), [*ACTS, *READS])
-async def test_only_operators_may(
+async def test_endpoints_require_an_operator_key(
     admin: httpx.AsyncClient, keys: ApiKeys, store: Store, method: str, path: str
 ) -> None:
     _, tenants = await keys.create("acme")
@@ -118,7 +118,7 @@ async def test_loopback_clients_are_operators(http: httpx.AsyncClient) -> None:
 async def test_public_address_without_keys_has_no_operators(
     settings: Settings, queue: Queue, store: Store, redis_url: str, host: str, needs: bool
 ) -> None:
-    """`--no-keys` at an address that others can reach."""
+    """A server with `--no-keys` at an address that others can reach has no operators."""
     app = create_app(with_keys(settings, redis_url, keys=False, host=host), queue, store)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
@@ -128,7 +128,7 @@ async def test_public_address_without_keys_has_no_operators(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-async def test_no_form_of_another_page_acts(
+async def test_cross_site_forms_are_rejected(
     http: httpx.AsyncClient, queue: Queue, kind: str
 ) -> None:
     await queue.register("pool-1", SPEC, ready=True)
@@ -153,7 +153,8 @@ async def test_jobs_of_all_tenants_without_prompts(admin: httpx.AsyncClient, que
 
 
 async def test_jobs_by_serving_version(http: httpx.AsyncClient, queue: Queue) -> None:
-    """Also after another version has taken a job over."""
+    """Jobs are listed by the version that serves them, also after another version has taken a job
+    over."""
 
     async def listed(**query: str) -> list[tuple[str, str, str]]:
         answer = await http.get("/v1/admin/jobs", params=query)
@@ -255,7 +256,7 @@ async def test_pause_and_resume(
 async def test_absent_pool_or_model_can_be_paused(
     admin: httpx.AsyncClient, queue: Queue, things: str, name: str
 ) -> None:
-    """A pool that is restarting or scaled to zero."""
+    """A pool that is restarting, or a model scaled to zero, can be paused."""
     answer = await admin.post(f"/v1/admin/{things}/{name}/pause", json={})
     kind = things.removesuffix("s")
     assert answer.status_code == 200 and [item["name"] for item in answer.json()["data"]] == [name]

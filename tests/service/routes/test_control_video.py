@@ -88,8 +88,12 @@ async def test_a_list_of_frames_is_kept_frame_by_frame(
     [
         ({"control_video": encoded(video(6))}, "control_video", "more than 5 frames"),
         ({"control_video": [IMAGE] * 6}, "control_video", "has 6 frames; num_frames is 5"),
-        ({"control_video": [IMAGE, FIVE]}, "control_video.1", "no PNG, JPEG or WebP"),
-        ({"control_video": encoded(b"#EXTM3U\n")}, "control_video", "no video in MP4 or WebM"),
+        ({"control_video": [IMAGE, FIVE]}, "control_video.1", "is not a PNG, JPEG or WebP image"),
+        (
+            {"control_video": encoded(b"#EXTM3U\n")},
+            "control_video",
+            "is neither an MP4 or WebM video",
+        ),
         ({"control_video": "http://a.example/a.mp4"}, "control_video", "fetches no URLs"),
         ({"mask_video": FIVE}, "control_video", "also send the video that mask_video masks"),
         (

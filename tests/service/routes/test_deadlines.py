@@ -296,7 +296,7 @@ async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
 
 
 async def test_impossible_deadline_is_not_retryable(http: httpx.AsyncClient, queue: Queue) -> None:
-    """A client that retries after a 429, as libraries do, would retry for ever."""
+    """A client that retries after a 429, as libraries do, would retry forever."""
     refused = await submit(http, deadline_s=1.5)
     assert refused.status_code == 422
     assert "retry-after" not in refused.headers

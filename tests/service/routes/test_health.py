@@ -32,7 +32,7 @@ def checks(answer: httpx.Response) -> list[str]:
     return [reason["check"] for reason in answer.json()["reasons"]]
 
 
-async def test_alive(http: httpx.AsyncClient) -> None:
+async def test_healthz_answers(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).json() == {"status": "ok"}
 
 
@@ -57,7 +57,7 @@ async def test_another_check_is_refused(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("setting", [("min-replicas-to-write", 1, 0), ("maxmemory", 1, 0)])
-async def test_a_redis_that_takes_no_writes_is_away(
+async def test_read_only_redis_is_reported_as_unreachable(
     http: httpx.AsyncClient, queue: Queue, empty_redis: Redis, setting: tuple[str, int, int]
 ) -> None:
     name, bad_value, good_value = setting
@@ -200,7 +200,7 @@ async def test_all_endpoints_report_a_lost_redis(mortal: Mortal) -> None:
     lonely, _, send, _ = mortal
     send(signal.SIGKILL)
 
-    async def ask(method: str, path: str) -> httpx.Response:
+    async def request(method: str, path: str) -> httpx.Response:
         return await lonely.request(method, path, json=CAT if method == "POST" else None)
 
     calls = (
@@ -213,7 +213,7 @@ async def test_all_endpoints_report_a_lost_redis(mortal: Mortal) -> None:
         ("DELETE", "/v1/jobs/job_1"),
         ("GET", "/v1/models"),
     )
-    for answer in await asyncio.gather(*(ask(*call) for call in calls)):
+    for answer in await asyncio.gather(*(request(*call) for call in calls)):
         assert answer.status_code == 503, answer.request.url
         assert answer.headers["content-type"] == "application/problem+json"
         assert int(answer.headers["retry-after"]) > 0

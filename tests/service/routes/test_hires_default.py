@@ -81,7 +81,9 @@ async def test_null_of_other_fields_equals_omission(
     assert (await generate(http, **{field: None}))["request"] == (await generate(http))["request"]
 
 
-async def test_a_key_is_of_one_of_them(http: httpx.AsyncClient, twice: StandIn) -> None:
+async def test_idempotency_key_distinguishes_both_bodies(
+    http: httpx.AsyncClient, twice: StandIn
+) -> None:
     """Under one Idempotency-Key these two bodies differ."""
     key = {"idempotency-key": "a"}
     first = await http.post("/v1/generate", json=CAT, headers=key)

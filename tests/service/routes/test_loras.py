@@ -308,7 +308,7 @@ HOSTILE = {
     "broken JSON": (b"\x02\0\0\0\0\0\0\0{x", "not a whole safetensors file"),
     "cut off": (FILE[:-1], "not a whole safetensors file"),
     "deep JSON": ((40_000).to_bytes(8, "little") + b"[" * 40_000, "not a whole safetensors file"),
-    "a type that nobody reads": (
+    "an unsupported type": (
         file_of(arrays(), more={"dtype": "F4", "shape": [0], "data_offsets": [0, 0]}),
         "F4: weights of this type are not read",
     ),
@@ -416,7 +416,7 @@ async def test_a_file_over_the_limit(acme: httpx.AsyncClient, settings: Settings
 
 async def test_invalid_preview_is_rejected(acme: httpx.AsyncClient, settings: Settings) -> None:
     answer = await upload(acme, preview=b"<svg onload='alert(1)'/>")
-    assert errors(answer) == {"preview": "is no PNG, JPEG or WebP"}
+    assert errors(answer) == {"preview": "is not a PNG, JPEG or WebP image"}
     assert stored(settings) == []
 
 

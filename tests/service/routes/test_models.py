@@ -35,7 +35,7 @@ async def test_required_fields_of_a_model(http: httpx.AsyncClient, queue: Queue)
 
 
 async def test_warnings_of_loading_are_listed(http: httpx.AsyncClient, queue: Queue) -> None:
-    warnings = ("model.safetensors: passed over, since they are no weights: __x0__",)
+    warnings = ("model.safetensors: ignored, since they are not weights: __x0__",)
     await queue.register("warned", SPEC.model_copy(update={"warnings": warnings}), ready=True)
     (model,) = (await http.get("/v1/models")).json()["data"]
     assert model["warnings"] == [*warnings]

@@ -80,5 +80,5 @@ async def test_the_reference_has_no_other_files(http: httpx.AsyncClient) -> None
         assert (await http.get(f"/docs/{name}")).status_code == 404
 
 
-async def test_no_other_reference_page(http: httpx.AsyncClient) -> None:
+async def test_redoc_is_disabled(http: httpx.AsyncClient) -> None:
     assert (await http.get("/redoc")).status_code == 404

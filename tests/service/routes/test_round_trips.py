@@ -81,12 +81,12 @@ async def test_an_accepted_request_is_one_round_trip(
 ) -> None:
     key, answers = await key_of(queue, tenant), list[httpx.Response]()
 
-    async def ask() -> None:
+    async def send() -> None:
         named = {name: value.format(len(answers)) for name, value in headers.items()}
         answers.append(await http.post("/v1/generate", json=BODY | fields, headers=key | named))
 
-    await ask()  # fills the caches
-    commands = await fewest_commands(redis_url, REPEATS, ask)
+    await send()  # fills the caches
+    commands = await fewest_commands(redis_url, REPEATS, send)
     assert commands == OF_THE_SCRIPT
     assert {answer.status_code for answer in answers} == {202}
     queues = [answer.json()["queue"] for answer in answers]
@@ -101,9 +101,9 @@ async def test_commands_are_counted(redis_url: str, queue: Queue) -> None:
     """Commands called by a script are not counted."""
     job = "job_none"
 
-    async def ask() -> None:
+    async def send() -> None:
         await queue.get(job)
         await queue.redis.get("a")
 
     await queue.get(job)  # afterwards the server has the script cached
-    assert await commands_of(redis_url, ask) == ["evalsha", "get"]
+    assert await commands_of(redis_url, send) == ["evalsha", "get"]

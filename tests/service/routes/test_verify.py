@@ -120,7 +120,8 @@ async def test_formats_and_qualities(
 async def test_reencoded_file_with_equal_pixels_is_identical(
     http: httpx.AsyncClient, pool: Painter
 ) -> None:
-    """Saved again without loss, or as a lossy file, whose decoded pixels are compared."""
+    """A file saved again with equal pixels is identical, whether in a lossless or a lossy
+    format."""
     data = await generated_file(http)
     again = saved(Image.open(io.BytesIO(data)), read_recipe(data))
     assert again != data
@@ -149,7 +150,8 @@ async def test_single_changed_pixel_is_detected(http: httpx.AsyncClient, pool: P
 
 
 async def test_differing_step_is_named(http: httpx.AsyncClient, pool: Painter) -> None:
-    """A file that was edited has equal steps; one that another computation made has not."""
+    """An edited file has equal steps; for a file of another computation, the verdict names the
+    first step that differs."""
     pool.brush.digests = (1, 2, 3, 4)
     data = await generated_file(http)
     report = await verify(http, edited(data))
@@ -461,7 +463,7 @@ async def test_disconnected_client_cancels_its_verification_job(
 async def test_videos(
     http: httpx.AsyncClient, queue: Queue, store: Store, format: str, kind: str
 ) -> None:
-    """Video files, and single frames stored as files."""
+    """Videos can be verified, and single frames stored as files."""
     async with Painter(queue, store, VIDEO) as pool:
         video = {"model": VIDEO.name, "output": {"format": format}, "num_images": 2}
         job = await generate(http, **video)

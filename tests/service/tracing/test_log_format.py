@@ -37,7 +37,7 @@ def said(message: str, **extra: object) -> dict[str, object]:
     return json.loads(line)
 
 
-def test_a_line_is_an_object() -> None:
+def test_each_log_line_is_a_json_object() -> None:
     line = said("two\nlines and a \ud800")
     assert line.keys() == {"time", "level", "severity", "logger", "message"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))

@@ -21,7 +21,7 @@ OFFERED = [lora for lora in (*SPECS_LORAS.values(), *OTHER.loras.values()) if no
 
 
 COMPARED_S = 0.5
-"""Limit of the processor time of hostile names, which take 0.05 s."""
+"""Limit of the processor time for comparing hostile names, which take 0.05 s."""
 
 
 def resolved(

@@ -172,7 +172,7 @@ async def test_refused_request_leaves_no_webhook(
     await nothing_is_pending(empty_redis)
 
 
-async def test_a_restart_loses_none(
+async def test_restart_loses_no_message(
     settings: Settings, queue: Queue, store: Store, address: Address, empty_redis: Redis
 ) -> None:
     await queue.register("cold", SPEC, ready=False)

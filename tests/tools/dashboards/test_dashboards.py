@@ -46,7 +46,7 @@ def test_generated_dashboards_are_current() -> None:
 
 
 @pytest.mark.parametrize("uid", ALL)
-def test_a_dashboard_is_whole(uid: str) -> None:
+def test_panels_fit_without_overlap(uid: str) -> None:
     dashboard = ALL[uid]
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)

@@ -61,7 +61,7 @@ def test_single_file_needs_an_output_file(tmp_path: Path) -> None:
     refused(str(file), ConfigError, "single file; give --out FILE")
 
 
-def test_a_folder_has_one(tmp_path: Path) -> None:
+def test_folder_has_a_default_presets_path(tmp_path: Path) -> None:
     assert default_presets_path(str(tmp_path)) == tmp_path / FILE
 
 

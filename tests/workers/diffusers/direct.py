@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 SIZES = {"use_resolution_binning": False}
-"""What a direct call also needs for an image of exactly the requested size."""
+"""Further arguments of a direct call, for an image of exactly the requested size."""
 
 
 def called(pipeline: Any, fields: Mapping[str, Any], **images: Image.Image) -> np.ndarray:

@@ -66,7 +66,7 @@ class Record(Observer):
 
 @pytest.mark.parametrize("name", sorted(tiny.MAKERS.keys() - {"StableDiffusionPipeline"}))
 async def test_images_equal_direct_calls(name: str, tmp_path: Path) -> None:
-    """Byte for byte, with the seed and the exact size of the request."""
+    """Images equal direct calls byte for byte, with the seed and the exact size of the request."""
     folder = tiny.make(name, tmp_path)
     pipelines = load("tiny", ModelSettings(source=str(folder), dtype="float32"))
     engine = DiffusersEngine(pipelines)
@@ -157,7 +157,7 @@ async def test_pipeline_rejection_is_an_invalid_request(
         (RuntimeError("shapes differ"), "internal"),
     ],
 )
-async def test_errors_of_torch(
+async def test_torch_errors_have_their_codes(
     engine: DiffusersEngine,
     pipelines: LoadedPipelines,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Worker process of a diffusers model, which `auto` selects: drained."""
+"""Worker process of a diffusers model, which `auto` selects, and its drain."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_step_kind_without_swapped_network_does_not_wait() -> None:
     assert ended == rows[::-1]
 
 
-def test_a_row_in_doubt_holds_its_network() -> None:
+def test_uncertain_row_keeps_its_network_resident() -> None:
     """The row's step may have to be repeated with the network that is resident."""
     programs = shape(1, experts=EXPERTS)
     doubtful, absent = two_phases(programs, 3, 0), two_phases(programs, 0, 3)

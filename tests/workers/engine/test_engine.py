@@ -313,7 +313,7 @@ async def test_warm_up_compiles_every_size(engine: Engine) -> None:
     assert sizes(engine, "double") == [1, 2, 4]
 
 
-async def test_a_batch_that_does_not_compile_is_done_without(
+async def test_batch_that_does_not_compile_runs_as_single_rows(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     await engine.readiness.warm_up([{"phase": "single"}])

@@ -53,7 +53,7 @@ async def test_experts_alternate_with_adapters_of_either_and_both(
     layer = {"num_layers": 1}
     experts = {"transformer": layer, "transformer_2": layer, "boundary_ratio": 0.875}
     folder = make_wan(tmp_path / "wan", t5=T5, **experts)
-    fields = SUITE["wan"].least_request
+    fields = SUITE["wan"].smallest_request
     pipelines = [
         registry.load("wan", str(folder), "float32", {}, swap_experts=swap)
         for swap in (False, True)
@@ -77,7 +77,7 @@ async def test_experts_alternate_with_adapters_of_either_and_both(
 async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
     """Encoder layers are copied to the device one at a time; the adapter banks are there."""
     folder = SUITE["flux"].least(tmp_path / "flux")
-    fields = SUITE["flux"].least_request
+    fields = SUITE["flux"].smallest_request
 
     async def drawn(**settings: Any) -> list[np.ndarray]:
         model = ModelSettings(source=str(folder), dtype="float32", lora_pages=2, **settings)
@@ -107,7 +107,7 @@ async def test_missing_or_changed_adapter_fails_only_its_image(
     good, gone, larger = loras.make("good", 16), loras.make("gone", 16), loras.make("larger", 40)
     remove(loras, gone)
     changed = larger.model_copy(update={"pages": 1})
-    model = Model(plain, loras, SUITE["flux"].least_request)
+    model = Model(plain, loras, SUITE["flux"].smallest_request)
     with model.engine(1, layout) as engine:
         outputs = await asyncio.gather(
             *(engine.generate(asking(model.fields, lora), {}) for lora in (good, gone, changed)),

@@ -18,7 +18,7 @@ from workers.engine.engine import Engine
 
 PIXEL_TOLERANCE = 2
 """Levels of 255: programs of another batch size than the plain loop's round differently."""
-REQUEST = SUITE["wan"].least_request
+REQUEST = SUITE["wan"].smallest_request
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def steps_of(costs: LatencyStats) -> dict[int, float]:
     return {key.batch: row.step_s for key, row in costs.rows("here", 1).items()}
 
 
-def test_a_row_a_batch_size() -> None:
+def test_statistics_have_one_row_per_batch_size() -> None:
     costs = LatencyStats(SPEC)
     costs.uses(
         SMALL, programs_of(plain={BatchLayout(1): 1.0, BatchLayout(4): 3.0, BatchLayout(4, 4): 2.0})

@@ -96,7 +96,7 @@ def test_health_server_has_three_endpoints(http: httpx.Client) -> None:
     assert http.post("/healthz").status_code == 501
 
 
-def test_alive_while_the_loops_turn(http: httpx.Client, liveness: Liveness, clock: Clock) -> None:
+def test_alive_while_the_loops_run(http: httpx.Client, liveness: Liveness, clock: Clock) -> None:
     clock.now += 10 * LOOP_S
     assert http.get("/healthz").is_success, "loading takes as long as it takes"
     liveness.warms_up()
@@ -203,7 +203,7 @@ def test_occupied_port_is_reported(page: HealthPage) -> None:
         pass
 
 
-async def test_a_pool_without_redis_lives(
+async def test_pool_without_redis_is_alive(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
     """Claims fail one after the other, and each shows that the worker is alive."""
@@ -250,7 +250,7 @@ async def process(
     await process.communicate()
 
 
-async def test_from_loading_to_the_last_step(
+async def test_alive_and_ready_from_loading_to_the_last_step(
     process: tuple[asyncio.subprocess.Process, httpx.AsyncClient], queue: Queue
 ) -> None:
     """The process is alive in every stage, however long.

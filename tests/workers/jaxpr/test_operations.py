@@ -76,8 +76,9 @@ def test_flops_are_those_of_the_compiled_program(
     assert of(function, *shapes).flops == pytest.approx(counted(function, *shapes), rel=0.05)
 
 
-def test_of_platforms_the_other_ones_count() -> None:
-    """Otherwise TPUs' matrix products for RoPE would count as the network's own."""
+def test_only_the_default_platform_branch_is_counted() -> None:
+    """Only the default branch of an operation by platform counts; otherwise TPUs' matrix products
+    for RoPE would count as the network's own."""
 
     def by_platform(x: jax.Array) -> jax.Array:
         return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)

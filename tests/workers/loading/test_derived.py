@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
-from models.adapters.names_of import names_of
+from models.adapters.adaptable_layers import names_of
 from models.weights.loader import flat_parameters
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings

@@ -32,7 +32,7 @@ def text(settings: Settings) -> str:
 def test_explanation_names_the_slice_and_reason(text: str) -> None:
     head = text.splitlines()[0]
     assert head.startswith("pool p: flux on 8 x cpu: fsdp 2 · cfg 2 · context 2")
-    assert "2 slots, everything on the device (as the settings have it)" in head
+    assert "2 slots, everything on the device (as in the settings)" in head
 
 
 def test_parameters_are_placed_as_explained(settings: Settings, text: str) -> None:

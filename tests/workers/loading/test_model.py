@@ -52,7 +52,7 @@ def sketch(model: ModelSettings) -> Sketch:
 def test_loading_warnings_are_in_the_registered_spec(
     flux_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The model's own file, and only while it is loaded; `GET /v1/models` lists the warnings."""
+    """The spec lists the warnings of loading the model's own file, which `GET /v1/models` shows."""
     folder = shutil.copytree(flux_folder, tmp_path / "marked")
     file = next((folder / "vae").glob("*.safetensors"))
     save_file(load_file(file) | {"__32x32__": np.zeros(2), "step": np.asarray(7)}, file)
@@ -60,7 +60,7 @@ def test_loading_warnings_are_in_the_registered_spec(
         "flux", pool(), ModelSettings(source=str(folder), dtype="float32"), jax.devices()[:1]
     )
     (warning,) = pipeline.spec.warnings
-    assert warning.startswith(f"{file.name}: passed over, since they are no weights: ")
+    assert warning.startswith(f"{file.name}: ignored, since they are not weights: ")
     assert {"__32x32__", "step"} == {*warning.rpartition(": ")[2].split(", ")}
     assert warning in caplog.text
 
@@ -81,7 +81,7 @@ def test_arrays_are_loaded_to_their_sharding(model: ModelSettings) -> None:
     [
         ({"mesh": {"cfg": 3}}, r"pools\.flux: ici cfg 3 makes 3 devices, but there are 8"),
         ({"mesh": {"tensor": 8}}, r"tensor 8 does not divide \d+ attention heads"),
-        ({"mesh": {"data": 8}, "slots": 4}, "4 slots are not dealt out evenly over data 8"),
+        ({"mesh": {"data": 8}, "slots": 4}, "4 slots cannot be divided evenly over data 8"),
         (
             {"mesh": {"context": 8}, "per_device_batch_size": 0.2},
             "0.2 on 8 devices is a batch of 1.6, which is not whole",

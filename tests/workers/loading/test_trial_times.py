@@ -33,7 +33,9 @@ def opened(flux_folder: Path, warmup: list[dict[str, Any]], devices: int = 1) ->
     return [times.trial_s for times in mesh_slice.estimated]
 
 
-def test_each_request_has_its_own(flux_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_has_its_own_trial_time(
+    flux_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Estimates use the measured rate of these cores.
 
     At 1e6 FLOP/s a trial takes longer than `FEW_S`.

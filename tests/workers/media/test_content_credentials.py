@@ -55,7 +55,7 @@ def test_signed_files_are_trusted_and_keep_pixels_and_recipe(
 
 
 @pytest.mark.parametrize("content_type", FILES)
-def test_a_changed_file_is_found_out(chain: Chain, content_type: str) -> None:
+def test_changed_file_fails_validation(chain: Chain, content_type: str) -> None:
     signed = Marking.of_settings(chain.settings).mark(
         bare(content_type), content_type, recipe(), {}
     )

@@ -23,7 +23,7 @@ def test_lossless(format: str, quality: int | None) -> None:
 
 
 @pytest.mark.parametrize("format", ["jpeg", "webp"])
-def test_quality_is_honoured(format: str) -> None:
+def test_quality_bounds_the_error(format: str) -> None:
     sizes = [len(encode(PIXELS, format, quality)) for quality in (20, 60, 95)]
     assert sizes == sorted(sizes)
     error = np.abs(read(encode(SMOOTH, format)).astype(int) - SMOOTH).mean()

@@ -44,7 +44,7 @@ def read(data: bytes) -> tuple[Any, list[Any]]:
 
 
 def as_bt709(frame: Any) -> np.ndarray:
-    """Convert a frame to RGB as BT.709 in limited range, whatever its metadata."""
+    """Convert a frame to RGB as BT.709 in limited range, regardless of its metadata."""
     return frame.reformat(
         format="rgb24",
         src_colorspace=Colorspace.ITU709,
@@ -84,7 +84,7 @@ def test_video_is_tagged_and_whole(format: str) -> None:
 
 @pytest.mark.parametrize("format", CODECS)
 @pytest.mark.parametrize("colour", COLOURS)
-def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
+def test_colours_survive_encoding(format: str, colour: tuple[int, int, int]) -> None:
     _, frames = read(encode_video(flat(colour), format, FPS))
     for frame in frames:
         difference = np.abs(as_bt709(frame).astype(int) - colour)
@@ -128,7 +128,7 @@ def test_odd_video_side_repeats_its_last_pixels() -> None:
 
 
 @pytest.mark.parametrize("format", CODECS)
-def test_quality_is_honoured(format: str) -> None:
+def test_quality_determines_the_size(format: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (4, 48, 64, 3), np.uint8)
     sizes = [len(encode_video(noise, format, FPS, quality)) for quality in (10, 60, 100)]
     assert sizes == sorted(sizes)

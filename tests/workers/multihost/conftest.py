@@ -1,4 +1,4 @@
-"""Selection of the gate's cases of drawing on two hosts: one for each family."""
+"""Selection of the gate's cases of generation on two hosts: one for each family."""
 
 from __future__ import annotations
 

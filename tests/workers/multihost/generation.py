@@ -37,7 +37,7 @@ from workers.multihost.followers import Followers
 from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
-from workers.multihost.rendezvous import join, meet
+from workers.multihost.rendezvous import connect_all, join
 from workers.pool.process import first_device
 from workers.programs.batch_sizes import BatchSizes, of_settings
 from workers.programs.program_folder import ProgramFolder
@@ -62,7 +62,7 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
     hosts_settings = HostsSettings(count=hosts, coordinator=coordinator, index=index)
     join(hosts_settings)
     for name, case in json.loads(cases.read_text()).items():
-        lines = meet(hosts_settings, SILENCE_S)
+        lines = connect_all(hosts_settings, SILENCE_S)
         pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
         programs = ProgramFolder(folder / "kept", jax.devices())
         pipeline, opened = loading.load(name, pool, model, jax.devices(), programs)

@@ -109,7 +109,7 @@ class SliceProcesses:
         return "\n".join(f"--- {log.stem}\n{log.read_text()}" for log in self._logs if log.exists())
 
     def end(self) -> None:
-        """Kill all processes, whatever their state."""
+        """Kill all processes, regardless of their state."""
         for process in self._processes:
             process.kill()
             process.wait()

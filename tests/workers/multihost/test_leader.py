@@ -352,7 +352,7 @@ async def test_lost_process_fails_waiting_jobs(
 async def test_an_error_of_a_program_ends_the_slice(
     engine: Engine, group: Followers, other: Other
 ) -> None:
-    """The program may have failed only here, and the other processes would wait in it for ever."""
+    """The program may have failed only here, and the other processes would wait in it forever."""
     with pytest.raises(EngineFailed, match="RESOURCE_EXHAUSTED"):
         await make(engine, phase="hopeless")
     assert isinstance(engine.failure.result(), EngineFailed)
@@ -378,7 +378,7 @@ def test_a_process_with_other_settings_refuses(
     other.follower.handle(Message("terms", {**ours.as_json(), "drop": []}))
 
 
-def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:
+def test_devices_are_part_of_the_terms(pipeline: ToyPipeline, layout: Layout) -> None:
     second = one_device(jax.devices()[1])
     difference = terms(pipeline, second).difference(terms(pipeline, layout).as_json())
     assert difference == "devices is [1] here and [0] in the first process"

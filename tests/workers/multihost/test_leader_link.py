@@ -88,7 +88,7 @@ async def ended(process: Process) -> tuple[int, str]:
 async def test_a_follower_out_of_memory_ends_the_slice(
     engine: Engine, pipeline: ToyPipeline, follower: tuple[Followers, Process]
 ) -> None:
-    """The first process has enough memory, and would wait in its next collective for ever."""
+    """The first process has enough memory, and would wait in its next collective forever."""
     assert_is_reference(await make(engine, seed=4), pipeline, seed=4)
     with pytest.raises(EngineFailed):
         await make(engine, phase="double", num_inference_steps=200_000)

@@ -13,7 +13,7 @@ from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
 
-MOST_LEVELS, LEAST_DB = 2, 60.0
+MAX_LEVELS, MIN_DB = 2, 60.0
 """Tolerance between layouts, which sum in another order: levels of 255, PSNR in dB."""
 CFG = {"ici": {"context": 2}, "dcn": {"cfg": 2}}
 """One prompt per host, whose tokens are swapped for heads between its devices."""
@@ -87,6 +87,6 @@ def assert_same(pixels: np.ndarray, expected: np.ndarray) -> None:
     """Check that two images are equal but for rounding."""
     levels = np.abs(pixels.astype(int) - expected)
     noise = np.mean(np.square(levels))
-    assert levels.max() <= MOST_LEVELS
-    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+    assert levels.max() <= MAX_LEVELS
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= MIN_DB
     assert np.std(expected) > 10, "an image without contrast proves nothing"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deploy.bench.engine.adapters import layers_by_name
+from models.adapters.adaptable_layers import names_of
 from models.adapters.install import install_banks
-from models.adapters.names_of import names_of
 from models.spec.lora import PAGE_RANK, pages_of
 from tests.workers.plan.conftest import DEMO
 from workers.jaxpr.logical_mesh import logical_layout

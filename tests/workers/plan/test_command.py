@@ -133,7 +133,7 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
         (["--mesh", "context=3"], "does not match v6e:2x4: ici context 3 makes 3 devices, but"),
         (["--mesh", "tensor=8"], "tensor 8 does not divide 4 attention heads"),
         (["--mesh", "planes=8"], "ici axis 'planes' does not exist: data, fsdp, cfg"),
-        (["--mesh", "eight"], "wants AXIS=N"),
+        (["--mesh", "eight"], "must be AXIS=N"),
         (["--width", "101"], "width: must be a positive multiple of"),
         (["--width", "4096"], "width: must be 4 to"),
         (["--hires", "scale=9"], r"hires\.scale: must be at most 8"),

@@ -207,7 +207,7 @@ def test_traffic_between_slices_uses_dcn(flux: Sketch) -> None:
     )
 
 
-def test_factors() -> None:
+def test_factorizations_are_complete_and_unique() -> None:
     factorizations = list(factors(8, 3))
     assert len(factorizations) == len(set(factorizations)) == 10
     assert all(math.prod(factorization) == 8 for factorization in factorizations)

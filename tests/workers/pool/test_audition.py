@@ -149,7 +149,7 @@ async def test_image_without_a_usable_draft_restarts(
 async def test_audition_resumes_on_another_worker(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
-    """Images that have reached their step are not drawn again, and the others resume.
+    """Images that have reached their step are not generated again, and the others resume.
 
     The final images are the same.
     """

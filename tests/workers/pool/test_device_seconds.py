@@ -32,8 +32,8 @@ from tests.workers.toy import ToyPipeline
 LIMITS = TenantSettings(device_seconds_per_hour=1e6)
 WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
-LEAST_READING_S = 0.05
-"""Least time of a process that starts, decodes three frames and scales them."""
+MIN_READING_S = 0.05
+"""Minimum time of a process that starts, decodes three frames and scales them."""
 READING_S = 0.2
 ROUNDED_S = 1e-5
 """Rounding of a few amounts in millionths."""
@@ -200,7 +200,7 @@ async def test_reading_a_video(
     assert [*pipeline.images] == [f"control_video.{number}" for number in range(3)]
     with Image.open(io.BytesIO(pipeline.images["control_video.0"])) as frame:
         assert frame.size == (32, 16)
-    assert job.usage.device_seconds > LEAST_READING_S
+    assert job.usage.device_seconds > MIN_READING_S
     both_s = plain.usage.device_seconds + job.usage.device_seconds
     assert await charged(queue, job) == pytest.approx(both_s, abs=ROUNDED_S)
 
@@ -249,8 +249,8 @@ async def test_reading_images_of_drafts(layout: Layout, queue: Queue, store: Sto
         await queue.put(job)
         usage = (await ended(queue, job)).usage
     assert pipeline.reads > reads + 1
-    least_s = (pipeline.reads - reads) * READING_S
-    assert usage.device_seconds - usage.compile_seconds >= least_s
+    min_s = (pipeline.reads - reads) * READING_S
+    assert usage.device_seconds - usage.compile_seconds >= min_s
 
 
 async def test_a_video_that_cannot_be_read(

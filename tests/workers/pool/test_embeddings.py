@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from models import registry
-from models.adapters.names_of import names_of
+from models.adapters.adaptable_layers import names_of
 from models.interface.pipeline import Pipeline, generate
 from models.parallel.axis_rules import Layout
 from models.spec.embeddings import path_of

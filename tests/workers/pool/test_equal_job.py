@@ -1,4 +1,4 @@
-"""Equal jobs at the same time: drawn once if possible, each with its own files."""
+"""Equal jobs at the same time: generated once if possible, each with its own files."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_images_in_another_format_are_encoded_again(
     assert pipeline.gate.count == 2 * 2 * STEPS
 
 
-async def test_its_places_are_free_meanwhile(
+async def test_waiting_job_frees_its_slots(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store):

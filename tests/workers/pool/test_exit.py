@@ -1,4 +1,4 @@
-"""Exit of a worker in time, whatever its threads are doing."""
+"""Exit of a worker in time, regardless of what its threads are doing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pool(
 async def test_hanging_worker_is_aborted(
     pool: tuple[subprocess.Popen[bytes], Path], queue: Queue, signals: int
 ) -> None:
-    """Without a time limit, each of these stages would block the process for ever."""
+    """Without a time limit, each of these stages would block the process forever."""
     process, log = pool
     jobs = [toy_job(decode="hopeless"), toy_job(phase="step"), toy_job(phase="compile")]
     for job, stage in zip(jobs, STAGES, strict=True):

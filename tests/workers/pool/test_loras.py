@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from models import registry
+from models.adapters.adaptable_layers import names_of
 from models.adapters.install import install_banks
-from models.adapters.names_of import names_of
 from models.interface.pipeline import Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.lora import RequestedLora

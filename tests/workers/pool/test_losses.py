@@ -37,7 +37,7 @@ def walled(folder: Path) -> tuple[Store, Path]:
     return store, wall
 
 
-async def test_a_suspect_has_the_pool_to_itself(
+async def test_job_of_a_crashed_worker_runs_without_others(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
     """A worker crashed while running this job, so it now runs alone."""
@@ -132,7 +132,7 @@ async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Jo
 async def test_claim_is_renewed_while_idle_work_stops(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """The last step of idle work may exceed a lease. No other worker may start the job anew."""
+    """The last step of idle work may exceed a lease. No other worker may start the same job."""
     async with at_work(pipeline, layout, queue, store, lease_s=1) as (worker, _):
         async with claimed_amid_idle_work(worker, queue) as job:
             for _ in range(2):
@@ -232,7 +232,7 @@ async def test_store_outage_is_retried(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
-async def test_a_store_may_be_away_for_longer_than_a_moment(
+async def test_outputs_are_held_during_a_store_outage(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
@@ -409,7 +409,7 @@ async def test_job_canceled_before_its_first_step_frees_its_slots(
 async def test_worker_with_leaked_slots_exits(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """The worker is no longer ready, and exits to be started again, whatever the cause."""
+    """The worker is no longer ready, and exits so that it is restarted, regardless of the cause."""
     with pytest.raises(RuntimeError, match="slots are taken while no job runs"):
         async with at_work(pipeline, layout, queue, store, lease_s=0.3) as (worker, task):
             await until(lambda: worker.is_ready)

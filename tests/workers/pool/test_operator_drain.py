@@ -1,4 +1,4 @@
-"""Drain by an operator: a worker puts its jobs aside and stays; after a resume it continues
+"""Drain by an operator: a worker suspends its jobs and keeps running; after a resume it continues
 them."""
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ async def test_without_a_verdict_the_policy_may_allow(
         assert (await ended(queue, job)).state is JobState.SUCCEEDED
 
 
-async def test_of_a_video_some_frames_are_shown(
+async def test_hook_gets_selected_frames_of_a_video(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, hook: HookProcess
 ) -> None:
     job = toy_job(prompt="a hat", num_frames=9, output={"format": "mp4"})

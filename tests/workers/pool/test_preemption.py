@@ -1,4 +1,4 @@
-"""Preemption: a worker puts a long job aside for a short one and resumes it. No step runs twice."""
+"""Preemption: a worker suspends a long job for a short one and resumes it. No step runs twice."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_video_is_preempted_for_an_image_and_resumes(
 async def test_only_one_job_is_preempted(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
-    """Only the job of low priority is preempted. Its neighbour has the image's priority."""
+    """Only the job of low priority is preempted. The other job has the image's priority."""
     low, neighbour, before = a_clip(), a_clip(seed=1), put_aside_so_far()
     neighbour = neighbour.model_copy(update={"priority": PRIORITIES["normal"]})
     picture = a_picture()

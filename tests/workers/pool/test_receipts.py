@@ -1,4 +1,5 @@
-"""Receipts: images of presets are drawn again exactly, and never delay a job."""
+"""Quality samples (`receipts`): images of presets are generated again exactly, and never delay a
+job."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.running_worker import LEASE_S, at_work, has
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.media.psnr import MOST_DB, psnr_db
+from workers.media.psnr import MAX_DB, psnr_db
 from workers.pool import worker
 from workers.pool.process import run_all
 from workers.pool.quality_samples import QualitySamples, ServedOutput
@@ -78,7 +79,7 @@ def metric_value(name: str, **labels: str) -> float:
 
 
 def measured() -> tuple[float, float]:
-    """Return the number of receipts, and the sum of their PSNR."""
+    """Return the number of measured samples, and the sum of their PSNR."""
     return tuple(metric_value(f"quality_psnr_db_{part}", preset=FAST) for part in ("count", "sum"))
 
 
@@ -98,7 +99,7 @@ async def drawn(queue: Queue, **fields: Any) -> Job:
 async def test_psnr_to_the_exact_image_is_exported(
     pipeline: PresetToy, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """A receipt increases no counter of jobs, and an exact image needs no receipt."""
+    """A quality sample increases no counter of jobs, and an exact image needs no sample."""
     (count, total), jobs = measured(), of_jobs()
     async with at_work(pipeline, layout, queue, store, receipts=1) as (worker, _):
         fast = await drawn(queue, seed=3, quality=FAST)
@@ -107,7 +108,7 @@ async def test_psnr_to_the_exact_image_is_exported(
         await until(lambda: not worker.jobs)
     (served_image,), (exact_image,) = await pixels(store, fast), await pixels(store, exact)
     expected_db = psnr_db(served_image, exact_image)
-    assert 10 < expected_db < MOST_DB
+    assert 10 < expected_db < MAX_DB
     count_now, total_now = measured()
     assert (count_now - count, total_now - total) == (1, pytest.approx(expected_db, rel=1e-9))
     assert [now - before for now, before in zip(of_jobs(), jobs, strict=True)] == [2] * len(jobs)
@@ -198,7 +199,7 @@ async def test_receipts_compile_nothing(
 
 
 async def test_the_sample_is_bounded_in_bytes(engine: Engine) -> None:
-    """The oldest receipts are dropped.
+    """The oldest quality samples are dropped.
 
     An image larger than the limit is skipped, and none is dropped for it.
     """

@@ -97,7 +97,7 @@ async def test_worker_is_replaced_during_a_rollout(
 ) -> None:
     accepted: list[str] = []
 
-    async def ask(steps: int = 1) -> dict[str, Any]:
+    async def submitted_job(steps: int = 1) -> dict[str, Any]:
         job = await submit(http, "flux", steps)
         accepted.append(job["id"])
         return job
@@ -105,7 +105,7 @@ async def test_worker_is_replaced_during_a_rollout(
     await weigh(queue, 1, 0)
     old = start(R1)
     await old.ready()
-    first = await ask()
+    first = await submitted_job()
     assert first["served_by"] == R1
 
     await weigh(queue, 0, 1)
@@ -113,7 +113,7 @@ async def test_worker_is_replaced_during_a_rollout(
 
     async def is_served_by_new() -> bool:
         """Send a request, and wait for its end if r1 serves it."""
-        job = await ask()
+        job = await submitted_job()
         if job["served_by"] == R2:
             return True
         assert (await queue.models())[R1].ready
@@ -125,15 +125,15 @@ async def test_worker_is_replaced_during_a_rollout(
 
     await weigh(queue, 1, 0)
     with held(config, LONG // 2):
-        late = [await ask(LONG) for _ in range(4 * SLOTS)]
+        late = [await submitted_job(LONG) for _ in range(4 * SLOTS)]
         assert {job["served_by"] for job in late} == {R1}
 
         await until(lambda: in_mid_step(queue, late))
         await weigh(queue, 0, 1)
         old.send(signal.SIGTERM)
-        assert (await ask())["served_by"] == R2
+        assert (await submitted_job())["served_by"] == R2
     assert await old.exit_code() == 0
-    assert (await ask())["served_by"] == R2
+    assert (await submitted_job())["served_by"] == R2
     jobs = [await ended(queue, await found(queue, job_id)) for job_id in accepted]
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
     models = await queue.models()

@@ -72,7 +72,7 @@ def test_suspension_is_allowed_within_its_share() -> None:
     )
 
 
-def test_none_at_all() -> None:
+def test_zero_budget_takes_no_snapshots() -> None:
     assert keeping(Budget(0), row(shape(1)), 10.0, 1e-6, 1000) == []
 
 

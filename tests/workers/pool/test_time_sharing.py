@@ -1,4 +1,4 @@
-"""Two models by turns on the same devices: which model is next, and what happens to running
+"""Two models that take turns on the same devices: which model is next, and what happens to running
 jobs."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def by_turns(
     names: Sequence[str] = NAMES,
     **settings: Any,
 ) -> AsyncIterator[dict[str, Worker]]:
-    """Yield the ready workers of a pool of toy models."""
+    """Yield the ready workers of a pool of toy models that take turns."""
     time_sharing, workers = TimeSharedModels(turn_s, is_single=len(names) == 1), dict[str, Worker]()
     defaults = {"slots": 2, "preview_every_s": 0, "quantum_s": 0.2, "snapshot_share": 0.5}
     for name in names:
@@ -168,7 +168,7 @@ async def test_registration_reports_seconds_until_the_other_model_can_begin(
         assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
 
 
-async def test_a_paused_model_does_not_come(layout: Layout, queue: Queue, store: Store) -> None:
+async def test_paused_model_is_not_swapped_in(layout: Layout, queue: Queue, store: Store) -> None:
     async with by_turns(layout, queue, store) as workers:
         (resident,) = present(workers)
         (absent,) = {*NAMES} - {resident}
@@ -207,7 +207,7 @@ async def test_weights_that_cannot_load_end_the_process(
             assert current is not None and current.state is JobState.QUEUED
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["take turns", "single"])
 async def test_idle_worker_sleeps_until_a_job_arrives(
     layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
 ) -> None:
@@ -231,10 +231,10 @@ async def test_idle_worker_sleeps_until_a_job_arrives(
         alone = Named(resident)
         assert (image == generate(alone, {**alone.spec.defaults, **waking.request}, {})).all()
         await until(lambda: awake(queue, resident))
-        assert present(workers) == [resident], "a wish that was fulfilled once is not again"
+        assert present(workers) == [resident], "a request that was served once is not served again"
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["take turns", "single"])
 async def test_an_operator_wakes_it(
     layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
 ) -> None:
@@ -320,7 +320,7 @@ async def awake(queue: Queue, model: str) -> bool:
     return not await asleep(queue, model)
 
 
-async def test_a_drain_lets_jobs_end_as_ever(layout: Layout, queue: Queue, store: Store) -> None:
+async def test_drain_lets_running_jobs_finish(layout: Layout, queue: Queue, store: Store) -> None:
     async with by_turns(layout, queue, store, drain_s=600) as workers:
         (resident,) = present(workers)
         await queue.put(running := job(resident, num_inference_steps=4_000))

@@ -1,4 +1,4 @@
-"""Process that serves models of two families by turns: their images, and a kill during a swap."""
+"""Process that serves models of two families in turn: their images, and a kill during a swap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.workers.pool_process import PoolProcess
 from tests.workers.running_worker import has_step
 
 LEASE_S = 3
-REQUESTS = {name: SUITE[name].least_request for name in ("flux", "sdxl")}
+REQUESTS = {name: SUITE[name].smallest_request for name in ("flux", "sdxl")}
 
 
 @pytest.fixture(scope="module")

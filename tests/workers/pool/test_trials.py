@@ -175,7 +175,7 @@ async def test_a_pool_serves_while_larger_batches_compile(
         await until(lambda: {key.batch for key in worker.engine.costs.rows("here", 1)} >= {1, 4})
 
 
-async def test_trials_give_way_to_a_job(
+async def test_trials_yield_to_a_job(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Rows of trials would delay the job: canceled rows leave with the next step."""

@@ -75,7 +75,7 @@ async def test_fastest_worker_takes_the_job(
         assert (await ended(queue, tight)).state == "succeeded"
 
 
-async def test_compiled_shapes_first(
+async def test_jobs_of_compiled_shapes_run_first(
     pipeline: ToyPipeline, layout: Layout, connect: Connect, store: Store
 ) -> None:
     queue = await connect(affinity_s=1000)

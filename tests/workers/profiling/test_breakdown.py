@@ -61,7 +61,7 @@ def recording(*ops: ProfiledOp, steps: tuple[float, ...] = (0, 10), **more: obje
     return Recording({"cpu:0": ops}, steps, **{"no_work": (), **more})
 
 
-def test_a_window_is_shared_out() -> None:
+def test_window_is_divided_into_categories() -> None:
     """Computed by hand: compute 1-3 and 6-7, only communication 3-5, decoding 7-8, no work
     from 9."""
     recorded = recording(

@@ -144,7 +144,7 @@ def test_shared_files_in_the_jax_cache_are_deleted(
 
 def test_a_pickle_of_another_key_is_never_opened(folder: Path) -> None:
     text = packed(Trap(folder), {"model": "there"})
-    with pytest.raises(ValueError, match="another key"):
+    with pytest.raises(ValueError, match="key differs"):
         unpacked(text, {"model": "here"})
     assert not folder.exists()
 
@@ -161,7 +161,7 @@ def test_a_link_is_not_followed(folder: Path) -> None:
 
 def test_least_recently_used_executable_is_evicted(folder: Path) -> None:
     size = len(packed("x" * 100, {"model": "here", "n": 0}))
-    files = ExecutableFiles(folder, {"model": "here"}, most_bytes=2 * size)
+    files = ExecutableFiles(folder, {"model": "here"}, max_bytes=2 * size)
     for n in range(2):
         files.fact(partial(dict, n=n), lambda: "x" * 100)
     for age, path in enumerate(sorted(folder.iterdir())):
@@ -219,7 +219,7 @@ def test_files_are_its_own_under_any_umask(folder: Path) -> None:
 
 def test_unrelated_folder_is_not_deleted(folder: Path) -> None:
     (other := folder / "lost+found").mkdir(parents=True)
-    files = ExecutableFiles(folder, {"model": "here"}, most_bytes=1)
+    files = ExecutableFiles(folder, {"model": "here"}, max_bytes=1)
     for n in range(2):
         files.fact(partial(dict, n=n), lambda: "x" * 100)
     assert list(folder.iterdir()) == [other], "what is too large for the folder goes at once"

@@ -56,7 +56,7 @@ def test_process_key_ignores_jax_platforms() -> None:
     assert key["machine"][1] == jax.device_count()
 
 
-def test_any_source_is_in_it(tmp_path: Path) -> None:
+def test_key_includes_every_source_file(tmp_path: Path) -> None:
     (tmp_path / "models" / "nn").mkdir(parents=True)
     block = tmp_path / "models" / "nn" / "block.py"
     block.write_text("x = 1")

@@ -27,7 +27,7 @@ from workers.programs.batch_sizes import BatchSizes, exact, fast
     ],
     ids=str,
 )
-def test_of_settings(
+def test_batch_sizes_follow_the_settings(
     model: dict[str, Any], pool: dict[str, Any], mesh: dict[str, int], expected: BatchSizes
 ) -> None:
     result = batch_sizes.of_settings(

@@ -35,7 +35,7 @@ def test_one_thread_is_reserved_for_urgent_programs() -> None:
     threads.close()
 
 
-def test_errors_are_whose_program_it_was() -> None:
+def test_errors_are_raised_to_the_programs_caller() -> None:
     threads = CompileThreads(2)
     with pytest.raises(ZeroDivisionError):
         threads.submit(lambda: 1 / 0).result(DEADLINE_S)

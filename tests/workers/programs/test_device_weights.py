@@ -82,7 +82,7 @@ async def test_request_swaps_once_and_matches_the_plain_loop(
     assert np.abs(expected - plain).mean() > 10, "the experts do nothing"
 
 
-async def test_several_requests_at_once_swap_as_one(engine: Engine, experts: TwoExperts) -> None:
+async def test_concurrent_requests_share_swaps(engine: Engine, experts: TwoExperts) -> None:
     """All four images are admitted before the first step is done."""
     experts.gate.close()
     before = swaps()

@@ -146,7 +146,7 @@ def test_a_file_of_another_key_under_that_name_is_compiled(
     started(url, folder, local_build)
     assert (local_build.times, count("refused") - refused) == (1, 1)
     assert not path.with_name("sprung").exists()
-    assert any("it has another key" in warning for warning in warnings(caplog))
+    assert any("its key differs" in warning for warning in warnings(caplog))
 
 
 def test_without_a_manifest_the_nearest_is_named(
@@ -171,7 +171,7 @@ def test_empty_store_is_reported_once(
 
 
 @pytest.mark.parametrize("text", [b"no manifest", b'{"format": 2, "key": {}}'])
-def test_a_damaged_manifest_is_as_none(
+def test_damaged_manifest_is_ignored_with_a_warning(
     url: str, folder: Path, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     built(url, Build())

@@ -53,7 +53,7 @@ def sigmas(steps: tuple[Step, ...], at: int) -> list[float]:
     return list(precompute(echo, [], None, steps, at).tree["sigma"])
 
 
-def test_every_step_finds_its_own() -> None:
+def test_each_step_finds_its_modulations() -> None:
     steps = table(*["a"] * (2 * STEPS + 3))
     for at in range(len(steps)):
         assert len(sigmas(steps, at)) == STEPS

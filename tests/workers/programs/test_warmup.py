@@ -61,9 +61,9 @@ def test_other_request_errors_are_raised(needs: str, fields: Fields) -> None:
 def test_rejected_image_is_not_sent_again() -> None:
     class Blind(ToyPipeline):
         def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> PreparedRow:
-            raise RequestError("image", "is no image")
+            raise RequestError("image", "is not an image")
 
-    with pytest.raises(RequestError, match="is no image"):
+    with pytest.raises(RequestError, match="is not an image"):
         warmup.prepare(Blind(), {})
 
 

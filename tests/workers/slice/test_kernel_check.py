@@ -38,12 +38,12 @@ def names(kernels: Kernels) -> list[str]:
     return [kernel_name(kernel) for kernel in kernels]
 
 
-def test_own_attention_passes() -> None:
+def test_own_attention_kernel_passes() -> None:
     kernel = transposed_kernel(of_chip(V6E), interpret=True)
     assert attention_error(kernel, jnp.bfloat16, CPU) < ATTENTION_ERROR / 2
 
 
-def test_own_product_passes() -> None:
+def test_own_matrix_product_kernel_passes() -> None:
     product = partial(int8_matmul.product, interpret=True)
     assert product_error(product, jnp.bfloat16, CPU) < PRODUCT_ERROR / 2
 

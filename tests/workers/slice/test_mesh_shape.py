@@ -79,7 +79,7 @@ def test_slots_are_the_product(
         (None, 0.25, {"context": 6}, "0.25 on 6 devices is a batch of 1.5, which is not whole"),
         (None, 0.125, {"context": 4}, "a batch of 0.5, which is not whole"),
         (3, 0.5, {"context": 4}, "a batch of 2, but slots is 3"),
-        (3, None, {"data": 2}, "3 slots are not dealt out evenly over data 2"),
+        (3, None, {"data": 2}, "3 slots cannot be divided evenly over data 2"),
     ],
 )
 def test_batches_that_are_not_whole_are_refused_with_the_numbers(

@@ -245,7 +245,7 @@ def test_all_faults_are_reported_at_once(
     with pytest.raises(ConfigError) as refused:
         preflight.check(POOL, None, root)
     first, *lines = str(refused.value).splitlines()
-    assert first == "this machine is not fit for a worker with TPUs:"
+    assert first == "this machine cannot run a worker with TPUs:"
     pairs = zip(("no device", "may lock", "/dev/shm"), lines, strict=True)
     assert all(words in line for words, line in pairs)
     put(root, *VFIO)

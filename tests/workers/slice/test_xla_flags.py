@@ -51,7 +51,7 @@ def test_unknown_flag_is_rejected_by_the_compiler(program: str, variable: str) -
     assert asked(program, **{variable: "--xla_tpu_make_it_fast=true"}).returncode != 0
 
 
-def test_a_set_is_for_its_chips_and_families() -> None:
+def test_flag_sets_apply_to_their_chips_and_families() -> None:
     assert not xla_flags.chosen(None, "flux")
     assert xla_flags.chosen("nvidia", "flux").keys() == {"xla"}
     limits = {

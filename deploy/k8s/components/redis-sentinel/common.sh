@@ -1,14 +1,14 @@
-# Functions of server.sh, sentinel.sh and leave.sh.
+# Functions for server.sh, sentinel.sh and leave.sh.
 umask 077
 NODES="0 1 2"
 host() { echo "atelier-redis-$1.atelier-redis.$NAMESPACE.svc"; }
 ordinal=${HOSTNAME##*-}
 self=$(host "$ordinal")
 others=$(for node in $NODES; do [ "$node" = "$ordinal" ] || echo "$node"; done)
-# The password of servers and Sentinels among themselves.
+# Password that servers and Sentinels use between each other.
 internal=$(grep -m 1 . /run/secrets/atelier-redis/replication)
 
-# Versions of the client differ in the variable of the password.
+# The name of the password's variable depends on the client's version.
 sentinel() {
   VALKEYCLI_AUTH=$internal REDISCLI_AUTH=$internal \
     timeout 3 valkey-cli --user sentinel -h "$(host "$1")" -p 26379 sentinel "$2" atelier
@@ -33,7 +33,7 @@ digests() {
 }
 
 # Write the users that `users` prints, and again after a change of the Secret. The user `reload` may
-# do only that; its password is this container's own.
+# only do that; only this container knows its password.
 keep_users() {
   file=$1 port=$2 key=$(head -c 32 /dev/urandom | digest)
   write_users() {

@@ -1,5 +1,5 @@
-# Before a server ends: a primary hands over to a replica first, which takes a second; the Sentinels
-# would take five to notice its end.
+# Before a server stops, a primary hands over to a replica, which takes a second; the Sentinels
+# would take five seconds to detect the loss.
 . /etc/valkey/common.sh
 [ "$(primary $others)" = "$self" ] || exit 0
 for node in $others; do

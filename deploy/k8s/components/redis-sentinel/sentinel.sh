@@ -1,4 +1,4 @@
-# A Sentinel. It keeps what it learns in its configuration; the rest is written anew at each start.
+# A Sentinel. Its configuration stores what it has discovered; the rest is written at each start.
 . /etc/valkey/common.sh
 users() {
   cat <<EOF
@@ -9,7 +9,8 @@ EOF
 keep_users /tmp/sentinel.acl 26379
 file=/data/sentinel.conf
 learned=$(grep -sE '^sentinel (myid|monitor|config-epoch|leader-epoch|current-epoch|known-)' $file) ||
-  # Nothing yet: the primary of the others, and at the first start of all the first node.
+  # No configuration yet: use the primary of the others, or at the first start of all the first
+  # node.
   learned="sentinel monitor atelier $(primary $others || host 0) 6379 2"
 cat > $file <<EOF
 port 26379

@@ -1,7 +1,7 @@
 # A server: the primary that the Sentinels name, or a replica of it.
 . /etc/valkey/common.sh
-# Rights of replicas and Sentinels as Valkey's documentation has them, those of the queue's user as
-# docs/operations/redis.md has them.
+# Permissions of replicas and Sentinels according to Valkey's documentation, and those of the
+# queue's user according to docs/operations/redis.md.
 users() {
   cat <<EOF
 user replica on ${peers}resetkeys resetchannels -@all +psync +replconf +ping
@@ -10,7 +10,7 @@ user atelier on ${clients}resetkeys ~{atelier}:* ~{atelier-front}:* resetchannel
 EOF
 }
 keep_users /tmp/users.acl 6379
-# The other Sentinels first: this pod's own may have missed a failover while it was away.
+# Other pods' Sentinels first: the one in this pod may have missed a failover.
 until leader=$(primary $others "$ordinal"); do sleep 1; done
 {
   cat /etc/valkey/valkey.conf /etc/valkey/replication.conf

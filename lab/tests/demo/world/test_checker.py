@@ -26,7 +26,7 @@ SMALL = "a small red circle on the left of a blue background"
 @pytest.mark.parametrize(
     ("scenes", "every"), [(one_object_scenes, 7), (two_object_scenes, 41)], ids=["one", "two"]
 )
-def test_drawings_are_right(scenes, every: int) -> None:
+def test_drawings_pass_the_checker(scenes, every: int) -> None:
     """Check every n-th scene; n is prime to the numbers of words, so all pairs of words occur."""
     rng = np.random.default_rng(1)
     selected = [scene for index, scene in enumerate(scenes()) if index % every == 0]
@@ -88,7 +88,7 @@ def test_new_colour_is_distinguished_from_known_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_each_lie_about_two_objects_is_caught(relation: str) -> None:
+def test_each_false_statement_about_two_objects_is_detected(relation: str) -> None:
     scene = next(scene for scene in two_object_scenes() if scene.relation == relation)
     image = draw(scene, np.random.default_rng(3))
     assert check(image, scene.prompt).correct
@@ -112,7 +112,7 @@ def test_softness_is_borne_and_a_blob_is_not_a_cross() -> None:
     assert not check(blurred(sharp, 8), prompt).correct
 
 
-def test_nothing_is_right_in_noise() -> None:
+def test_noise_meets_no_criterion() -> None:
     rng = np.random.default_rng(6)
     noise = rng.integers(0, 256, (96, 96, 3), dtype=np.uint8)
     for prompt in (LARGE, SMALL):

@@ -23,7 +23,7 @@ def wrong(frames: np.ndarray, motion: Motion = RIGHT) -> set[str]:
     return {name for name, ok in check(frames, motion.prompt).criteria.items() if not ok}
 
 
-def test_drawings_are_right() -> None:
+def test_drawings_pass_the_checker() -> None:
     """Check every seventh motion; seven is prime to the numbers of words, so all pairs of words
     occur."""
     for seed, motion in enumerate(list(motions())[::7]):
@@ -53,19 +53,19 @@ def test_a_still_object_does_not_move() -> None:
     assert wrong(np.repeat(frames[:1], len(frames), axis=0)) == {"direction"}
 
 
-def test_half_the_way_back_is_no_way() -> None:
+def test_returning_motion_has_no_direction() -> None:
     frames = clip()
     first_half = frames[: len(frames) // 2 + 1]
     assert wrong(np.concatenate([first_half, first_half[::-1][1:]])) == {"direction"}
 
 
-def test_a_leap_is_no_motion() -> None:
+def test_jump_between_positions_has_no_direction() -> None:
     frames = clip()
     leaping = np.concatenate([np.repeat(frames[:1], 9, axis=0), np.repeat(frames[-1:], 8, axis=0)])
     assert wrong(leaping) == {"direction"}
 
 
-def test_shaking_is_not_steady() -> None:
+def test_swapped_frames_have_no_direction() -> None:
     frames = clip().copy()
     frames[8], frames[4] = clip()[4], clip()[8]
     assert wrong(frames) == {"direction"}
@@ -109,7 +109,7 @@ def test_an_object_that_grows_is_caught() -> None:
     assert "size" in wrong(np.stack(grown))
 
 
-def test_nothing_is_right_in_noise() -> None:
+def test_noise_meets_no_criterion() -> None:
     noise = np.random.default_rng(2).integers(0, 256, (17, 64, 64, 3), dtype=np.uint8)
     assert not any(check(noise, RIGHT.prompt).criteria.values())
 

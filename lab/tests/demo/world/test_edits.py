@@ -13,7 +13,7 @@ ONE = Scene.parse("a small red circle on the left of a blue background")
 TWO = Scene.parse("a red circle above a green cross on a black background")
 ALIKE = Scene.parse("a red circle above a green circle on a black background")
 RECOLOURED = 0.9
-"""Least overlap of recolored objects; pixels at their edges belong to neither."""
+"""Minimum overlap of recolored objects; pixels at their edges belong to neither."""
 
 
 def test_an_edit_says_what_it_changes() -> None:
@@ -32,7 +32,7 @@ def test_an_edit_says_what_it_changes() -> None:
     assert "make the circle blue" not in prompts_by_instruction, "it could not be seen"
 
 
-def test_of_two_things_one_is_named() -> None:
+def test_edits_name_one_of_two_objects() -> None:
     prompts_by_instruction = {edit.instruction: edit.after.prompt for edit in edits(TWO)}
     assert (
         prompts_by_instruction["make the cross white"]

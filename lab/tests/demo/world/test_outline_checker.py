@@ -18,7 +18,7 @@ def scenes() -> list[Scene]:
     return list(one_object_scenes())[::EVERY]
 
 
-def test_outlines_are_right() -> None:
+def test_outlines_pass_the_checker() -> None:
     rng = np.random.default_rng(1)
     reports = [check_outlines(draw(scene, rng, outlined), scene.prompt) for scene in scenes()]
     # One in a hundred may fail: a random size or place can be on the border between two words.
@@ -42,14 +42,14 @@ def test_each_checker_refuses_the_others_drawings() -> None:
         ("place", "a large red circle on the right of a blue background"),
     ],
 )
-def test_a_lie_about_an_outline_is_caught(criterion: str, told: str) -> None:
+def test_false_statement_about_an_outline_is_detected(criterion: str, told: str) -> None:
     scene = Scene.parse("a large red circle on the left of a blue background")
     image = draw(scene, np.random.default_rng(3), outlined)
     assert check_outlines(image, scene.prompt).correct
     assert not check_outlines(image, told).criteria[criterion]
 
 
-def test_an_open_outline_is_none() -> None:
+def test_open_outline_does_not_count() -> None:
     scene = Scene.parse("a large red square in the middle of a blue background")
     image = draw(scene, np.random.default_rng(4), outlined)
     image[:48] = image[0, 0]

@@ -51,7 +51,7 @@ def test_a_word_is_a_token(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
     ]
 
 
-def test_every_sentence_fits(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
+def test_longest_sentence_fits_the_token_limits(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
     single, double = training_scenes()
     longest = max(
         (scene.prompt for scene in (*single, *double)), key=lambda prompt: len(prompt.split())

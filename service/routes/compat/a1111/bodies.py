@@ -23,7 +23,7 @@ EXAMPLE = {
     "sampler_name": "Euler",
     "seed": 7,
 }
-Many = Annotated[int, Field(ge=1, le=1000)]
+Count = Annotated[int, Field(ge=1, le=1000)]
 Pixels = Annotated[float, Field(ge=0, le=1000)]
 
 
@@ -67,9 +67,9 @@ class TextToImage(CompatibleRequestBody):
     """Name of a scheduler of `GET /sdapi/v1/schedulers`. Default: the sampler's."""
     eta: float | None = None
     """Share of noise that each DDIM step adds."""
-    batch_size: Many | None = 1
+    batch_size: Count | None = 1
     """Number of images of a batch."""
-    n_iter: Many | None = 1
+    n_iter: Count | None = 1
     """Number of batches. All images belong to one job; image i has seed `seed + i`."""
     enable_hr: bool | None = None
     """Hires fix: generate, upscale, and denoise again. Only for `txt2img`. `false` runs one pass,

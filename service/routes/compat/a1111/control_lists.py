@@ -43,7 +43,7 @@ async def controlnet_models(call: ByKey, update: Ignored = True) -> dict[str, li
 
 @router.get("/module_list", responses=with_example({"module_list": [*MODULES]}) | ERRORS)
 async def controlnet_modules(call: ByKey, alias_names: Ignored = False) -> dict[str, list[str]]:
-    """List the ControlNet preprocessors, of which there are none but `none`."""
+    """List the ControlNet preprocessors: only `none`."""
     return {"module_list": [*MODULES]}
 
 

@@ -25,8 +25,8 @@ MIN_STRENGTH = 0.01
 BUILT_IN: Mapping[str, str] = {"Latent": LATENT, "Lanczos": LANCZOS, "None": LANCZOS}
 """Upscalers without a network; "None" resizes like "Lanczos", as in AUTOMATIC1111."""
 RETIRED_FIELDS: Mapping[str, str] = {
-    "firstphase_width": "send the first pass's as width, and the target's as hr_resize_x",
-    "firstphase_height": "send the first pass's as height, and the target's as hr_resize_y",
+    "firstphase_width": "send the first pass's width as width, and the target's as hr_resize_x",
+    "firstphase_height": "send the first pass's height as height, and the target's as hr_resize_y",
 }
 """Fields of earlier versions for the first pass's size, in which `width` is the output's."""
 SAME_AS_FIRST_PASS: Mapping[str, Sequence[Any]] = {

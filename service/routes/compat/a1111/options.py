@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from service.errors.problems import Invalid
 from service.http.negotiation import JSON
 from service.routes.compat import documents
-from service.routes.compat.a1111 import neutral
+from service.routes.compat.a1111 import unsupported_fields
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.lists import image_models, select_model, selected_model
 from service.routes.compat.a1111.router import ByKey, router
@@ -66,7 +66,7 @@ async def sdapi_set_options(call: ByKey) -> None:
             for name, value in (body.__pydantic_extra__ or {}).items()
             if name not in current or value != current[name]
         }
-        if errors := [*neutral.wrong_options(changed)]:
+        if errors := [*unsupported_fields.wrong_options(changed)]:
             raise Invalid(errors)
         if body.sd_model_checkpoint is not None:
             await select_model(call, body.sd_model_checkpoint)

@@ -10,7 +10,7 @@ from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.jobs.model.job import FieldWarning
-from service.routes.compat.a1111 import neutral
+from service.routes.compat.a1111 import unsupported_fields
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.routes.compat.a1111.hires import with_passes
 from service.routes.compat.a1111.prompts import unknown_tags, without_adapters
@@ -62,7 +62,7 @@ def to_generate_fields(body: TextToImage, spec: ModelSpec) -> dict[str, Any]:
 
     Raises: Invalid.
     """
-    neutral.check(body, has_mask=isinstance(body, ImageToImage) and bool(body.mask))
+    unsupported_fields.check(body, has_mask=isinstance(body, ImageToImage) and bool(body.mask))
     sampler = without_noise(body.sampler_name or body.sampler_index, body.eta)
     eta = eta_of(sampler, body.eta)
     prompt, loras = without_adapters(body.prompt or "", body.lora or ())
@@ -112,9 +112,9 @@ def warnings_of(body: TextToImage, spec: ModelSpec) -> list[FieldWarning]:
     if body.distilled_cfg_scale is not None and not has_two_scales(body, spec):
         message = f"has no effect; the model {spec.name!r} has no distilled guidance"
         warnings.append(FieldWarning(field="distilled_cfg_scale", message=message))
-    if (body.override_settings or {}).get(neutral.MODULES):
+    if (body.override_settings or {}).get(unsupported_fields.MODULES):
         message = "has no effect; the model has its own VAE and text encoders"
-        field = f"override_settings.{neutral.MODULES}"
+        field = f"override_settings.{unsupported_fields.MODULES}"
         warnings.append(FieldWarning(field=field, message=message))
     return warnings
 

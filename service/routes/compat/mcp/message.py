@@ -71,7 +71,7 @@ class Message:
     def _body(self, message: dict[str, Any]) -> bytes:
         """Return the shortened message for the MCP SDK. Raises: Malformed: no JSON-RPC message."""
         if reason := _fault_of(message):
-            raise Malformed(f"the body is no JSON-RPC message: {reason}")
+            raise Malformed(f"the body is not a JSON-RPC message: {reason}")
         return json.dumps(self._shortened(message)).encode()
 
     def _shortened(self, value: Any) -> Any:

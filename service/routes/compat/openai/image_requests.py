@@ -119,7 +119,7 @@ class ImageEditBody(ImageEditForm):
     images: Any = None
     """Input images: each an object with `image_url`, or a data URI, base64 or URL."""
     image: Any = None
-    """The same."""
+    """Alternative name of `images`."""
     mask: Any = None
     """Mask, in the same form."""
 

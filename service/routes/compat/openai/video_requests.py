@@ -51,7 +51,7 @@ class InputReference(CompatibleRequestBody):
     """First frame of a requested video."""
 
     image_url: str | None = None
-    """~A data URI, or an http(s) URL if the server allows it."""
+    """Data URI, or an http(s) URL if the server allows it."""
     file_id: str | None = None
     """Rejected: uploaded files cannot be referenced."""
 

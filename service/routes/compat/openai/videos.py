@@ -15,7 +15,7 @@ from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import JSON
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import Job
-from service.jobs.storage.object_store import beside_key
+from service.jobs.storage.object_store import sibling_key
 from service.responses.preview import preview_answer
 from service.responses.render import job_headers as headers_of
 from service.responses.render import output_answer, output_head, problem_without_output
@@ -306,7 +306,7 @@ def _variant_key(job: Job, variant: str) -> str:
     if first.num_frames is None:
         message = f"frames in {first.content_type} have no {variant}; they are at "
         raise NotFound(message + f"/v1/jobs/{job.id}")
-    return beside_key(first.key, variant)
+    return sibling_key(first.key, variant)
 
 
 ENDPOINT = CompatibleEndpoint(

@@ -26,25 +26,27 @@ MIX = Mix(
 
 
 def test_seed_determines_the_load() -> None:
-    asks = list(plan(MIX))
-    assert asks == list(plan(MIX))
-    assert asks != list(plan(MIX.model_copy(update={"seed": 8})))
+    entries = list(plan(MIX))
+    assert entries == list(plan(MIX))
+    assert entries != list(plan(MIX.model_copy(update={"seed": 8})))
 
 
 def test_a_poisson_process_of_the_mix() -> None:
     """5,000 requests are expected, within five standard deviations (of √5,000); so are shares."""
-    asks = list(plan(MIX))
-    assert len(asks) == pytest.approx(5000, abs=5 * 5000**0.5)
-    gaps = [after.at_s - before.at_s for before, after in pairwise(asks)]
+    entries = list(plan(MIX))
+    assert len(entries) == pytest.approx(5000, abs=5 * 5000**0.5)
+    gaps = [after.at_s - before.at_s for before, after in pairwise(entries)]
     assert min(gaps) >= 0
     mean_s = sum(gaps) / len(gaps)
     variance = sum((gap - mean_s) ** 2 for gap in gaps) / len(gaps)
     assert variance**0.5 == pytest.approx(mean_s, rel=0.1), "exponential: its deviation is its mean"
     for field, share in (("model", 0.75), ("tenant", 2 / 3), ("deadline_scale", 0.5)):
-        count = Counter(getattr(ask, field) for ask in asks).most_common(1)[0][1]
-        assert count / len(asks) == pytest.approx(share, abs=5 * 0.5 / len(asks) ** 0.5), field
-    assert {ask.request["prompt"] for ask in asks if ask.model == "a"} == {"one", "two"}
-    assert len({ask.request["seed"] for ask in asks}) > 4900, "each its own image"
+        count = Counter(getattr(entry, field) for entry in entries).most_common(1)[0][1]
+        assert count / len(entries) == pytest.approx(share, abs=5 * 0.5 / len(entries) ** 0.5), (
+            field
+        )
+    assert {entry.request["prompt"] for entry in entries if entry.model == "a"} == {"one", "two"}
+    assert len({entry.request["seed"] for entry in entries}) > 4900, "each its own image"
 
 
 def test_another_rate_sends_the_same_requests() -> None:
@@ -52,34 +54,36 @@ def test_another_rate_sends_the_same_requests() -> None:
         list(plan(MIX.model_copy(update={"rate_per_s": rate, "seconds": 1000 / rate})))
         for rate in (1.0, 100.0)
     )
-    assert [ask.request for ask in slow] == [ask.request for ask in fast]
-    assert [ask.at_s / 100 for ask in slow] == pytest.approx([ask.at_s for ask in fast], abs=1e-5)
+    assert [entry.request for entry in slow] == [entry.request for entry in fast]
+    assert [entry.at_s / 100 for entry in slow] == pytest.approx(
+        [entry.at_s for entry in fast], abs=1e-5
+    )
 
 
 def test_repeats_are_earlier_requests() -> None:
-    asks = list(plan(MIX.model_copy(update={"repeats": 0.3})))
-    keys = [ask.model_copy(update={"at_s": 0}).model_dump_json() for ask in asks]
+    entries = list(plan(MIX.model_copy(update={"repeats": 0.3})))
+    keys = [entry.model_copy(update={"at_s": 0}).model_dump_json() for entry in entries]
     repeated = sum(key in keys[:number] for number, key in enumerate(keys[:1000]))
     assert repeated / 1000 == pytest.approx(0.3, abs=5 * 0.5 / 1000**0.5)
-    assert [ask.at_s for ask in asks] == sorted(ask.at_s for ask in asks)
+    assert [entry.at_s for entry in entries] == sorted(entry.at_s for entry in entries)
     with pytest.raises(UsageError, match="repeats"):
         mix_of({"repeats": 1.5})
 
 
 def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
-    asks, file = list(plan(MIX))[:50], tmp_path / "trace.jsonl"
-    write_trace(file, reversed(asks))
-    assert read_trace(file) == asks, "by their instants"
+    entries, file = list(plan(MIX))[:50], tmp_path / "trace.jsonl"
+    write_trace(file, reversed(entries))
+    assert read_trace(file) == entries, "by their instants"
 
 
 def test_trace_preserves_line_separators_in_prompts(tmp_path: Path) -> None:
     """Unicode line separators, which JSON does not escape, are preserved."""
-    ask, file = (
+    entry, file = (
         TimedRequest(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}),
         tmp_path / "trace.jsonl",
     )
-    write_trace(file, [ask])
-    assert read_trace(file) == [ask]
+    write_trace(file, [entry])
+    assert read_trace(file) == [entry]
 
 
 @pytest.mark.parametrize(

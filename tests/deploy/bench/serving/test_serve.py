@@ -41,7 +41,7 @@ from tests.deploy.bench.serving.conftest import FrontEnd
 from tests.service.standin import MODEL, StandIn
 from tests.workers.polling import until
 
-ASK = TimedRequest(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
+ENTRY = TimedRequest(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
 PATIENCE_S = 240.0
 PLAN = Plan(window_s=0.0, alone=0, unloaded_times={}, patience_s=PATIENCE_S)
 COMMAND = """
@@ -61,8 +61,8 @@ def command(*arguments: str) -> int:
     return bench_serve.run(parser.parse_args(arguments))
 
 
-def asks(count: int, every_s: float = 0.01, **changes: Any) -> list[TimedRequest]:
-    return [ASK.model_copy(update={"at_s": n * every_s} | changes) for n in range(count)]
+def entries(count: int, every_s: float = 0.01, **changes: Any) -> list[TimedRequest]:
+    return [ENTRY.model_copy(update={"at_s": n * every_s} | changes) for n in range(count)]
 
 
 def server_at(front: FrontEnd) -> Server:
@@ -77,14 +77,14 @@ async def sent(front: FrontEnd, load: list[TimedRequest], plan: Plan = PLAN) -> 
 async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn) -> None:
     """Two tenants with deadlines; each shape is first measured alone."""
     load = [
-        ask.model_copy(update={"tenant": tenant, "deadline_scale": 1000.0})
-        for ask, tenant in zip(asks(12), ("one", "two") * 6, strict=True)
+        entry.model_copy(update={"tenant": tenant, "deadline_scale": 1000.0})
+        for entry, tenant in zip(entries(12), ("one", "two") * 6, strict=True)
     ]
     run = await sent(
         front, load, Plan(window_s=0.2, alone=2, unloaded_times={}, patience_s=PATIENCE_S)
     )
     assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 12
-    alone = run.alone[ASK.shape]
+    alone = run.alone[ENTRY.shape]
     assert (alone.samples, alone.device_s) == (2, pytest.approx(0.1, abs=1e-9))
     for answer in run.answers:
         assert answer.deadline_s == pytest.approx(1000 * alone.whole_s, abs=1e-9)
@@ -105,9 +105,9 @@ async def test_a_server_that_reuses_files(
     """Single requests before the load are generated each time, and no request gets their files."""
     await front.stop()
     await front.start(queue=settings.queue.model_copy(update={"reuse": True}))
-    run = await sent(front, asks(1), replace(PLAN, alone=2))
+    run = await sent(front, entries(1), replace(PLAN, alone=2))
     assert len(pool.received) == 4
-    run = await sent(front, asks(2), PLAN)
+    run = await sent(front, entries(2), PLAN)
     result = report(run, [1.0], {})["reuse"]
     assert (result["repeated"], result["reused"], result["hits"]) == (1, 2, 2)
     assert len(pool.received) == 4
@@ -118,7 +118,7 @@ async def test_requests_are_sent_on_time_regardless_of_responses(
 ) -> None:
     """Requests are sent on time over few connections although none finishes; all then succeed."""
     pool.may_finish.clear()
-    peak, load = 0, asks(20)
+    peak, load = 0, entries(20)
 
     async def watch() -> bool:
         nonlocal peak
@@ -141,11 +141,11 @@ async def test_an_end_that_no_connection_was_free_to_follow(
     """An end that no free connection followed is timed by the server's clock, not by its
     arrival."""
     pool.may_finish.clear()
-    first, second = RequestOutcome(ASK), RequestOutcome(ASK)
+    first, second = RequestOutcome(ENTRY), RequestOutcome(ENTRY)
     async with Server(front.url, {}, connections=2) as server:
         tasks = []
         for answer in (first, second):
-            tasks.append(asyncio.create_task(server.ask(answer)))
+            tasks.append(asyncio.create_task(server.execute(answer)))
             await until(lambda: answer.job_id)  # noqa: B023 - it is awaited here
         await queue.cancel(second.job_id)
         ended = time.perf_counter()
@@ -162,7 +162,7 @@ async def test_refusals_have_reasons_and_unfinished_jobs_are_canceled(
     await front.stop()
     await front.start(tenants={"*": TenantSettings(max_queued=1)})
     pool.may_finish.clear()
-    run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=10))
+    run = await sent(front, entries(8, every_s=0.05), replace(PLAN, patience_s=10))
     result = report(run, [1.0], {})
     refused = result["outcomes"][REFUSED]  # one more if the pool claims the first job late
     assert refused in (6, 7) and result["outcomes"][UNFINISHED] == 8 - refused
@@ -178,12 +178,12 @@ async def test_refusals_have_reasons_and_unfinished_jobs_are_canceled(
 async def test_server_restart_during_the_load(front: FrontEnd, pool: StandIn) -> None:
     """Accepted jobs are followed across a restart; a request to a stopped server is recorded."""
     pool.may_finish.clear()
-    accepted, missed = [RequestOutcome(ASK), RequestOutcome(ASK)], RequestOutcome(ASK)
+    accepted, missed = [RequestOutcome(ENTRY), RequestOutcome(ENTRY)], RequestOutcome(ENTRY)
     async with server_at(front) as server:
-        following = [asyncio.create_task(server.ask(answer)) for answer in accepted]
+        following = [asyncio.create_task(server.execute(answer)) for answer in accepted]
         await until(lambda: all(answer.job_id for answer in accepted))
         await front.stop()
-        await server.ask(missed)
+        await server.execute(missed)
         await until(lambda: server.lost > 0)
         await front.start()
         pool.may_finish.set()
@@ -195,12 +195,12 @@ async def test_server_restart_during_the_load(front: FrontEnd, pool: StandIn) ->
 async def test_failing_solo_measurement_names_the_model(front: FrontEnd, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="not a number")
     with pytest.raises(NotMeasured, match=f"{MODEL}: failed, non_finite: not a number"):
-        await sent(front, asks(1), replace(PLAN, alone=1))
-    refused = asks(1, request={**ASK.request, "quality": "none"})
+        await sent(front, entries(1), replace(PLAN, alone=1))
+    refused = entries(1, request={**ENTRY.request, "quality": "none"})
     with pytest.raises(NotMeasured, match="refused, invalid_request: quality: the model"):
         await sent(front, refused, replace(PLAN, alone=1))
-    measured = {ASK.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
-    run = await sent(front, asks(1), replace(PLAN, alone=1, unloaded_times=measured))
+    measured = {ENTRY.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
+    run = await sent(front, entries(1), replace(PLAN, alone=1, unloaded_times=measured))
     assert report(run, [1.0], {})["reasons"] == {"failed: non_finite": 1}
 
 
@@ -209,12 +209,12 @@ async def test_unfinished_solo_measurement_is_canceled(
 ) -> None:
     pool.may_finish.clear()
     with pytest.raises(NotMeasured, match=f"{MODEL}: not done after 0.5 s; .*--patience"):
-        await sent(front, asks(1), replace(PLAN, alone=1, patience_s=0.5))
+        await sent(front, entries(1), replace(PLAN, alone=1, patience_s=0.5))
     (job,) = pool.received
     assert (await queue.get(job.id)).state is JobState.CANCELED
 
 
-async def test_access_errors_precede_the_load(
+async def test_access_errors_are_reported_before_the_load(
     front: FrontEnd, pool: StandIn, redis_url: str
 ) -> None:
     """Errors for an unreachable server, a wrong key and an unknown model precede any load."""
@@ -231,7 +231,7 @@ async def test_contradicting_options_are_named(
     front: FrontEnd, pool: StandIn, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.jsonl"
-    write_trace(trace, asks(2, deadline_scale=3.0))
+    write_trace(trace, entries(2, deadline_scale=3.0))
     at = ("--server", front.url, "--trace", str(trace))
     with pytest.raises(UsageError, match="--alone-from"):
         await asyncio.to_thread(command, *at, "--alone", "0")
@@ -257,16 +257,16 @@ async def test_a_server_of_another_kind() -> None:
         await writer.drain()
         writer.close()
 
-    refused, accepted = RequestOutcome(ASK), RequestOutcome(ASK)
+    refused, accepted = RequestOutcome(ENTRY), RequestOutcome(ENTRY)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server_:
         url = f"http://127.0.0.1:{server_.sockets[0].getsockname()[1]}"
         async with Server(url, {}, CONNECTIONS) as server:
             with pytest.raises(ServiceUnreachable, match="has no list of models"):
                 await server.models()
-            await server.ask(refused)
+            await server.execute(refused)
             end = 'event: succeeded\ndata: {"state": "succeeded", "created_at": "once"}\n\n'
             bodies |= {"POST": '{"id": "job"}', "GET": end}
-            await server.ask(accepted)
+            await server.execute(accepted)
     assert (refused.outcome, refused.reason) == (UNREACHABLE, "JSONDecodeError")
     assert (accepted.outcome, accepted.reason) == (LOST, "its end: ValueError")
 

@@ -35,15 +35,15 @@ ALONE = {
 }
 
 
-def done(ask: TimedRequest, whole_s: float, **rest: Any) -> RequestOutcome:
+def done(entry: TimedRequest, whole_s: float, **rest: Any) -> RequestOutcome:
     defaults = {"queue_s": 0.0, "run_s": whole_s, "device_s": whole_s, "images": 1}
     return RequestOutcome(
-        ask, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest
+        entry, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest
     )
 
 
-def refused(ask: TimedRequest, reason: str, after_s: float) -> RequestOutcome:
-    return RequestOutcome(ask, outcome=REFUSED, status=429, reason=reason, retry_after_s=after_s)
+def refused(entry: TimedRequest, reason: str, after_s: float) -> RequestOutcome:
+    return RequestOutcome(entry, outcome=REFUSED, status=429, reason=reason, retry_after_s=after_s)
 
 
 def test_percentiles_are_numpys() -> None:
@@ -63,7 +63,7 @@ def test_goodput_counts_all_requests() -> None:
     assert goodput(answers, {}, [1]) == [], "0 % of nothing known is no figure"
 
 
-def test_a_late_failure_is_not_good() -> None:
+def test_failures_are_not_goodput() -> None:
     answer = replace(done(SMALL, 0.5), outcome="failed")
     assert goodput([answer], ALONE, [4])[0]["met"] == 0
 
@@ -134,7 +134,7 @@ def test_outcome_has_the_times_of_the_job() -> None:
         ({"a": 1, "b": 2}, {}, 9, {"a": 1, "b": 2}),
     ],
 )
-def test_dues(
+def test_fair_shares(
     asked: dict[str, float], weights: dict[str, float], whole: float, wanted: dict[str, float]
 ) -> None:
     assert dues(asked, weights, whole) == pytest.approx(wanted, abs=1e-12)
@@ -160,7 +160,12 @@ def test_a_report_is_shown_and_is_json() -> None:
     assert json.loads(json.dumps(result)) == result
     out = io.StringIO()
     show(result, Console(file=out, width=200))
-    for words in ("3 of 4 requests, interrupted", "queue_full", "of its due", "lost connections"):
+    for words in (
+        "3 of 4 requests, interrupted",
+        "queue_full",
+        "received/share",
+        "lost connections",
+    ):
         assert words in out.getvalue(), words
     empty = report(replace(run, answers=[], alone={}), [1], {})
     show(empty, Console(file=io.StringIO()))
@@ -190,7 +195,7 @@ def test_reuse_is_reported_with_its_savings() -> None:
     assert reuse([])["share"] == 0
 
 
-def test_seconds_for_people() -> None:
+def test_seconds_are_formatted() -> None:
     assert [seconds(s) for s in (None, 0.0123, 0.9999, 61.25, 3600.4)] == [
         "–",
         "12.3 ms",

@@ -75,7 +75,7 @@ def assert_close(output: AttentionOutput, expected: tuple[np.ndarray, np.ndarray
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_keys(kernel: Kernel, shape: str) -> None:
+def test_kernel_matches_exact_attention_over_all_keys(kernel: Kernel, shape: str) -> None:
     q, k, v = inputs(*SHAPES[shape])
     assert_close(kernel(q, k, v, scale=SCALE), exact(q, k, v, SCALE))
 

@@ -116,8 +116,8 @@ def test_splash_by_a_layout(sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{}, {"cfg": 2}, {"tensor": 2}, {"context": 4}], ids=str)
-def test_the_layouts_kernel_does_it_all(sizes: dict[str, int]) -> None:
-    """Includes one device, and queries that need padding."""
+def test_layout_calls_its_kernel_once(sizes: dict[str, int]) -> None:
+    """The layout calls its kernel once, on one device too, and with queries that need padding."""
     q, k, v = inputs(2, 33, 4)
     kernel = RecordingKernel()
     program = compiled(by(kernel, **sizes), q, k[:, :7], v[:, :7])

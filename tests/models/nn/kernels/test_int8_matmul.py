@@ -168,7 +168,8 @@ LAYERS: dict[str, Any] = {
 @pytest.mark.parametrize("sizes", [{"data": 1}, {"context": 2}, {"tensor": 2}, {"fsdp": 2}])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
-    """Near qwix's result on one device; only the kernel multiplies 8-bit numbers."""
+    """Under every layout, products are close to qwix's on one device; only the kernel multiplies
+    8-bit numbers."""
     axes, call = LAYERS[name]
     layer = layer_of(512, 512, axes)
     x = normal(2, 40, 512)[None].repeat(2, axis=0)
@@ -230,7 +231,7 @@ def test_narrow_layers_are_qwixs(inputs: int) -> None:
     [(4608, 3072, 12288), (4608, 15360, 3072), (1152, 3072, 3072), (18_900, 5120, 13824),
      (18_900, 13824, 5120), (2048, 1280, 1280), (77, 2048, 1280)],
 )  # fmt: skip
-def test_blocks_fit_and_divide(tokens: int, inputs: int, outputs: int) -> None:
+def test_blocks_fit_in_memory_and_divide_the_shape(tokens: int, inputs: int, outputs: int) -> None:
     blocks = blocks_for(tokens, inputs, outputs, 128, 2)
     assert outputs % blocks.outputs == 0 and blocks.outputs % 128 == 0
     values = inputs * (blocks.tokens + blocks.outputs) + 2 * blocks.tokens * blocks.outputs

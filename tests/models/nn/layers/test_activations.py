@@ -14,9 +14,8 @@ ALL = np.concatenate([np.linspace(-12, 12, 4_001), [-1e4, 1e4, 0.0]]).astype(np.
 
 @pytest.mark.parametrize(("dtype", "steps"), [("float32", 4), ("bfloat16", 1), ("float16", 1)])
 def test_gelu_is_torchs(dtype: str, steps: int) -> None:
-    """Within a few steps of the dtype; torch also computes in float32. Where 1 + erf is only
-    rounding error, both are below 1e-6.
-    """
+    """Values are within a few steps of the dtype of torch's, which also computes in float32. Where
+    1 + erf is only rounding error, both are below 1e-6."""
     x = jnp.asarray(ALL, dtype)
     reference = torch.nn.functional.gelu(
         torch.tensor(np.asarray(x, np.float32)).to(getattr(torch, dtype))

@@ -164,7 +164,7 @@ def test_devices_share_strips_and_rows() -> None:
     ("width", "devices", "count"),
     [(128, 1, 8), (104, 1, 8), (90, 1, 1), (128, 2, 16), (104, 8, 1), (8, 2, 1)],
 )
-def test_strips_come_out_even(width: int, devices: int, count: int) -> None:
+def test_strips_divide_the_width_evenly(width: int, devices: int, count: int) -> None:
     assert fitting("tpu", width, devices) == count
     assert fitting("cpu", width, devices) == fitting("gpu", width, devices) == 1
 

@@ -11,7 +11,7 @@ from models.nn.layers.norms import RMSNorm
 HEADS, DIM = 3, 4
 
 
-def test_over_heads_is_over_the_width() -> None:
+def test_norm_over_heads_equals_norm_over_the_width() -> None:
     norm = RMSNorm(HEADS * DIM, 1e-6, rngs=nnx.Rngs(0))
     norm.scale[...] = jax.random.normal(jax.random.key(1), (HEADS * DIM,))
     x = jax.random.normal(jax.random.key(2), (2, 5, HEADS, DIM))

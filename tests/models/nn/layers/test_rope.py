@@ -51,7 +51,8 @@ def test_a_grid_has_its_positions_angles(ids: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=str)
 def test_a_product_finds_the_same_partners(dtype: DTypeLike, x: jax.Array) -> None:
-    """Exactly equal values; TPUs use the product instead."""
+    """A product with a permutation, which TPUs use, gives exactly the partners that indexing
+    gives."""
     x = x.astype(dtype)
     partners = partners_by_product(x)
     assert partners.dtype == jnp.float32
@@ -59,7 +60,7 @@ def test_a_product_finds_the_same_partners(dtype: DTypeLike, x: jax.Array) -> No
     np.testing.assert_array_equal(partners[..., 0], x[..., 1].astype(jnp.float32))
 
 
-def test_only_tpus_multiply(ids: np.ndarray, x: jax.Array) -> None:
+def test_only_tpus_use_a_matrix_product(ids: np.ndarray, x: jax.Array) -> None:
     table = RopeTable(*map(jnp.asarray, rope_table(ids, AXES_DIMS)))
     traced = jax.jit(apply_rope).trace(x, table)
     assert "dot_general" in traced.lower(lowering_platforms=("tpu",)).as_text()

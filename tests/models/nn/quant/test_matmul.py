@@ -63,7 +63,8 @@ def test_exact_activations_are_nearer(operands: Any, kind: Any) -> None:
 @pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_weight_only_product_adds_no_error_in_16_bits(operands: Any, kind: Any, dtype: Any) -> None:
-    """Covers the values and the sums. Before scaling, the sums exceed float16's range."""
+    """A product with 8-bit weights alone adds no error in 16 bits, in its values or in its sums,
+    which exceed float16's range before scaling."""
     tokens, kernel = operands
     x, (values, scale) = (10 * tokens).astype(dtype), rounded(kernel, kind)
     wide = weight_only(x.astype(jnp.float32), values, scale)

@@ -64,7 +64,7 @@ def test_spans_of_a_job_have_them_and_no_prompt() -> None:
 
 
 @pytest.mark.parametrize(("frames", "kind"), [(1, "image"), (17, "video")])
-def test_a_video_is_one(frames: int, kind: str) -> None:
+def test_output_type_is_video_for_several_frames(frames: int, kind: str) -> None:
     assert gen_ai.attributes(job(num_frames=frames))["gen_ai.output.type"] == kind
 
 

@@ -60,7 +60,7 @@ def test_observation_is_counted_in_its_bucket(size: float) -> None:
 
 
 @given(st.lists(SIZES, min_size=1, max_size=20))
-def test_after_a_loss_of_resolution_too(sizes: list[float]) -> None:
+def test_values_stay_in_their_buckets_after_a_loss_of_resolution(sizes: list[float]) -> None:
     """Values observed before and after the loss of resolution are in their buckets."""
     counts = of(*sizes, *WIDE, *sizes)
     assert LOWEST <= counts.schema < SCHEMA

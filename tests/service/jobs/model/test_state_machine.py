@@ -66,14 +66,14 @@ OF_BATCHES = {name for name in SCRIPTS if "batch" in name}
 @pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - OF_BATCHES))
 def test_script_headers_match_the_transition_table(name: str) -> None:
     """Headers describe transitions by arrows: `queued or running → canceled`. Expiry is in
-    life.lua's header for all scripts."""
+    transitions.lua's header for all scripts."""
     header = re.match(r"(--.*\n)+", SCRIPTS[name])
     arrows = re.findall(r"((?:\w+ or )*\w+) → (\w+)", header[0]) if header else []
     documented = {(origin, after) for before, after in arrows for origin in before.split(" or ")}
     documented |= {(state, "nothing") for state in ENDED if ("ended", "nothing") in documented}
     documented -= {("ended", "nothing")}
     moves = [m for m in TRANSITIONS if name in m.scripts and m.name != "expire"]
-    if name == "life":
+    if name == "transitions":
         moves = [m for m in TRANSITIONS if m.name == "expire"]
     assert documented == pairs(moves)
 

@@ -37,11 +37,11 @@ async def connect(redis_url: str) -> AsyncIterator[Connect]:
 async def test_commands_wait_for_a_free_connection(connect: Connect, most: int) -> None:
     redis = connect(most)
 
-    async def ask(number: int) -> tuple[str, int]:
+    async def query(number: int) -> tuple[str, int]:
         return await redis.echo(str(number)), await redis.client_id()
 
     async with asyncio.timeout(PATIENCE_S):
-        answers = await asyncio.gather(*(ask(number) for number in range(100)))
+        answers = await asyncio.gather(*(query(number) for number in range(100)))
     assert [text for text, _ in answers] == [str(number) for number in range(100)]
     assert len({client for _, client in answers}) <= most
 

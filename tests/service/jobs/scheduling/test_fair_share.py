@@ -9,10 +9,10 @@ import pytest
 from service.jobs.scheduling.fair_share import FairShares, Tenant
 
 
-def some_tenants(rng: random.Random, count: int, most_jobs: int) -> list[Tenant]:
+def some_tenants(rng: random.Random, count: int, max_jobs: int) -> list[Tenant]:
     tenants = []
     for number in range(count):
-        jobs, weight = rng.randint(1, most_jobs), rng.choice([0.5, 1.0, 4.0])
+        jobs, weight = rng.randint(1, max_jobs), rng.choice([0.5, 1.0, 4.0])
         tag = rng.choice([100.0, rng.uniform(100, 200)])
         seconds = jobs * rng.choice([0.5, 3.0, 60.0])
         order = tag - rng.choice([0.0, 30.0])
@@ -29,11 +29,11 @@ def starts(tenants: list[Tenant]) -> list[tuple[float, str, float]]:
     ]
 
 
-@pytest.mark.parametrize("most_jobs", [1, 2, 50])
-def test_against_the_list_of_all_jobs(most_jobs: int) -> None:
+@pytest.mark.parametrize("max_jobs", [1, 2, 50])
+def test_against_the_list_of_all_jobs(max_jobs: int) -> None:
     """Exact for tenants with one job, ties included; off by half a job per tenant with several."""
-    rng = random.Random(most_jobs)
-    tenants = some_tenants(rng, 60, most_jobs)
+    rng = random.Random(max_jobs)
+    tenants = some_tenants(rng, 60, max_jobs)
     turns, jobs = FairShares(tenants), starts(tenants)
     within = sum(0.5 for tenant in tenants if tenant.jobs > 1) + 1e-6
     within_s = sum(tenant.mean_s / 2 for tenant in tenants if tenant.jobs > 1) + 1e-6

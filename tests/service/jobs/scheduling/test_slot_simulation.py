@@ -26,7 +26,7 @@ def started(servers: SlotSimulation, jobs: float, mean_s: float = 2.0) -> float:
     return result[0]
 
 
-def test_no_pool_no_start() -> None:
+def test_nothing_starts_without_a_pool() -> None:
     assert SlotSimulation([], [], is_crowded=False).start(0, 1.0) is None
 
 

@@ -154,7 +154,7 @@ async def test_tenant_above_its_fair_share_waits(queue: Queue) -> None:
     assert place.position == pytest.approx(seconds / again.cost, abs=1)
 
 
-async def test_accepted_since_the_look(queue: Queue) -> None:
+async def test_positions_include_jobs_accepted_since_the_snapshot(queue: Queue) -> None:
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce(COSTS)
     table, outlook = await queue.costs(MODEL), await look(queue)
@@ -167,7 +167,7 @@ async def test_accepted_since_the_look(queue: Queue) -> None:
     assert positions == [0, 1, 2]
 
 
-async def test_all_accepted_since_the_look_are_ahead(queue: Queue) -> None:
+async def test_jobs_accepted_since_the_snapshot_are_ahead(queue: Queue) -> None:
     """Accepted jobs count for a tenant that has queued jobs too, even after an estimate."""
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce(COSTS)
@@ -210,7 +210,7 @@ async def test_deadlines_are_kept_until_the_credit_is_used_up(tag: float, mark: 
     assert not (patient.is_credited or patient.is_guaranteed)
 
 
-async def test_no_deadline_is_met_at_the_expense_of_one_that_waits() -> None:
+async def test_new_deadline_does_not_break_a_waiting_one() -> None:
     """The worker is free in five seconds; a job of ten seconds must begin in eight. A job of two
     seconds fits before it. A job of six follows it, unless the other may begin later."""
     row = CostRow(step_s=0.1, encode_s=0, decode_s=0)

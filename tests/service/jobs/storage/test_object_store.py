@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Store(URLS[request.param](tmp_path))
 
 
-def test_keys() -> None:
+def test_object_keys_have_documented_names() -> None:
     assert KEY == "outputs/job_1/2-0.png"
     assert output_key("job_1", 1, 3, "video/mp4") == "outputs/job_1/1-3.mp4"
     assert output_key("job_1", 1, 3, "image/webp") == "outputs/job_1/1-3.webp"

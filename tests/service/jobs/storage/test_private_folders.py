@@ -1,4 +1,4 @@
-"""Folders of the service become private to its user, whatever their previous mode."""
+"""Folders of the service become private to its user, regardless of their previous mode."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ async def test_its_client_reads_padded_json(
         assert result == {"detail": failure.message, "error_type": failure.code}
 
 
-async def test_a_video_is_one(fal: Fal, queue: Queue, store: Store) -> None:
+async def test_video_result_is_a_single_file(fal: Fal, queue: Queue, store: Store) -> None:
     async with StandIn(queue, store, VIDEO):
         result = await fal("run", {"prompt": "a"}, app=f"fal-ai/{VIDEO.name}")
     assert result["video"]["content_type"] == "video/mp4" and "images" not in result

@@ -61,7 +61,8 @@ async def http(
 async def test_calls_survive_the_proxy_timeout(
     http: httpx.AsyncClient, queue: Queue, store: Store, timeout_s: float
 ) -> None:
-    """Repeated if the server paused for so long that the proxy may have taken it for dead."""
+    """Repeated if the server paused for so long that the proxy may have considered it
+    unavailable."""
     for _ in range(TRIES):
         async with Pauses() as pauses:
             responses = await _beyond_the_timeout(http, queue, store)

@@ -75,7 +75,7 @@ def with_prompt(body: dict[str, Any], prompt: str) -> dict[str, Any]:
     return body | {"inputs" if "inputs" in body else "prompt": prompt}
 
 
-async def ask(http: httpx.AsyncClient, name: str, prompt: str, **more: Any) -> httpx.Response:
+async def send(http: httpx.AsyncClient, name: str, prompt: str, **more: Any) -> httpx.Response:
     example = EXAMPLE_REQUESTS[name]
     assert example.json is not None
     return await http.post(example.path, json=with_prompt(example.json, prompt) | more)
@@ -86,7 +86,7 @@ async def test_refused_prompt_returns_its_reason_and_creates_no_job(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue, name: str
 ) -> None:
     status, read = {**READ, **LATER}[name]
-    answer = await ask(http, name, "refuse")
+    answer = await send(http, name, "refuse")
     code, message = read(answer.json())
     assert (answer.status_code, code) == (status, code_at(name))
     assert REASON in message and await queue.list(limit=1) == []
@@ -98,7 +98,7 @@ async def test_refused_pixels_are_client_errors(
 ) -> None:
     pool.failure = AFTER
     status, read = READ[name]
-    answer = await ask(http, name, "a hat")
+    answer = await send(http, name, "a hat")
     assert (answer.status_code, *read(answer.json())) == (status, code_at(name), AFTER.message)
     assert answer.headers.get("x-should-retry", "false") == "false"
 
@@ -107,10 +107,10 @@ async def test_an_edit_and_a_stream_are_refused(http: httpx.AsyncClient, pool: S
     file = {"image": ("a.png", PNG, "image/png")}
     edit = await http.post("/v1/images/edits", data={"prompt": "refuse"}, files=file)
     assert (edit.status_code, edit.json()["error"]["code"]) == (400, POLICY)
-    before = await ask(http, "/v1/images/generations", "refuse", stream=True)
+    before = await send(http, "/v1/images/generations", "refuse", stream=True)
     assert (before.status_code, before.json()["error"]["code"]) == (400, POLICY)
     pool.failure = AFTER
-    after = await ask(http, "/v1/images/generations", "a hat", stream=True)
+    after = await send(http, "/v1/images/generations", "a hat", stream=True)
     event, data = after.text.strip().splitlines()
     assert (after.status_code, event) == (200, "event: error")
     assert json.loads(data.removeprefix("data: "))["error"]["code"] == POLICY
@@ -121,7 +121,7 @@ async def test_a_refused_video_has_failed(
     http: httpx.AsyncClient, pool: StandIn, name: str
 ) -> None:
     pool.failure = AFTER
-    made = (await ask(http, name, "a hat")).json()
+    made = (await send(http, name, "a hat")).json()
 
     async def has_failed() -> bool:
         return (await http.get(f"{name}/{made['id']}")).json()["status"] == "failed"
@@ -144,7 +144,7 @@ async def test_a_refused_request_of_fals_has_no_result(
     http: httpx.AsyncClient, pool: StandIn
 ) -> None:
     pool.failure = AFTER
-    made = (await ask(http, "/fal/queue/{app}", "a hat", image_url=IMAGE)).json()
+    made = (await send(http, "/fal/queue/{app}", "a hat", image_url=IMAGE)).json()
 
     async def is_done() -> bool:
         return (await http.get(made["status_url"])).json()["status"] == "COMPLETED"

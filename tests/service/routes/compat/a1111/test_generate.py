@@ -173,7 +173,7 @@ async def post(wire: httpx.AsyncClient, body: dict[str, Any], of: str = "txt2img
     return answer.json()
 
 
-async def test_open_webuis_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+async def test_request_of_open_webui(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     answer = await post(wire, OPEN_WEBUI)
     (job,) = sdxl.received
     assert len(answer["images"]) == job.images == 2
@@ -199,7 +199,7 @@ async def test_silly_tavern_request_without_a_sampler(
     assert "scheduler" not in pool.received[0].request
 
 
-async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn) -> None:
+async def test_request_of_krita(wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn) -> None:
     body = KRITA | {"init_images": [base64.b64encode(picture(size=(64, 64))).decode()]}
     await post(wire, body, "img2img")
     (job,) = sdxl.received

@@ -103,7 +103,7 @@ async def test_parts_of_other_apis_are_read(
     assert warnings["steps"] == "has no effect; did you mean num_inference_steps?"
 
 
-async def test_a_single_part_is_a_content(wire: httpx.AsyncClient, pool: StandIn) -> None:
+async def test_content_may_be_a_single_part(wire: httpx.AsyncClient, pool: StandIn) -> None:
     body = {"model": MODEL, "messages": [user({"type": "text", "text": "a cat"})]}
     assert (await wire.post(PATH, json=body)).status_code == 200
     assert pool.received[0].request["prompt"] == "a cat"

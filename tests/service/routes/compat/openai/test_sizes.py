@@ -54,7 +54,7 @@ def test_every_nearest_size_is_served() -> None:
                 assert side % limits.size_multiple_px == 0
 
 
-def test_of_listed_sizes_the_shape_decides_then_the_area() -> None:
+def test_nearest_listed_size_is_chosen_by_shape_then_area() -> None:
     listed = (Size(width=512, height=512), Size(width=1024, height=1024), Size(width=64, height=96))
     spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
     assert nearest(spec, LIMITS, 900, 900) == (1024, 1024)

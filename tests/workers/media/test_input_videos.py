@@ -25,8 +25,8 @@ from service.settings.limits import LimitSettings
 from tests.hostile_images import HOSTILE_VIDEOS, transparent_video, video
 from tests.models.wan.test_request import FIELDS
 from tests.workers.toy import SPEC
-from workers.media import sent_videos
-from workers.media.sent_videos import SentVideos
+from workers.media import input_videos
+from workers.media.input_videos import InputVideos
 from workers.media.video import encode_video
 
 SIZE = {"width": 80, "height": 48, "num_frames": 9}
@@ -66,7 +66,7 @@ def large_video() -> bytes:
 async def scaled(
     images: Mapping[str, bytes], scaling: Mapping[str, FrameScaling] = VACE, **limits: Any
 ) -> Mapping[str, bytes]:
-    result = await SentVideos(LimitSettings(**limits)).scaled(images, SIZE, spec(scaling))
+    result = await InputVideos(LimitSettings(**limits)).scaled(images, SIZE, spec(scaling))
     assert result.cpu_s > 0
     return result.images
 
@@ -113,9 +113,9 @@ async def test_transparent_pixels_become_white() -> None:
 
 
 async def test_a_request_without_videos_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SentVideos, "_start", None)
+    monkeypatch.setattr(InputVideos, "_start", None)
     images = {"reference_images.0": b"a file"}
-    result = await SentVideos().scaled(images, SIZE, spec(VACE))
+    result = await InputVideos().scaled(images, SIZE, spec(VACE))
     assert (result.images, result.cpu_s) == (images, 0.0)
 
 
@@ -158,7 +158,7 @@ def peak_bytes() -> int:
 
 
 async def test_cancellation_kills_the_process() -> None:
-    videos, started = SentVideos(), asyncio.get_running_loop().create_future()
+    videos, started = InputVideos(), asyncio.get_running_loop().create_future()
     start = videos._start
 
     async def starting() -> asyncio.subprocess.Process:
@@ -189,6 +189,6 @@ async def test_compromised_decoder_process_is_killed(
     program.write_text(
         f"import sys\nsys.stdin.buffer.read()\nwhile True: sys.stdout.buffer.write({answer})\n"
     )
-    monkeypatch.setattr(sent_videos, "PROGRAM", program)
+    monkeypatch.setattr(input_videos, "PROGRAM", program)
     with pytest.raises(RequestError, match="breaks the decoder"):
         await scaled({"control_video": clip(5)})

@@ -60,7 +60,7 @@ class ScaledVideos:
     """Processor time of decoding and scaling."""
 
 
-class SentVideos:
+class InputVideos:
     """Decodes and scales the input videos of requests, with one child process per request."""
 
     def __init__(self, limits: LimitSettings | None = None) -> None:
@@ -142,15 +142,15 @@ async def _request(
     assert child.stdin is not None and child.stdout is not None
     header = {"videos": [video.header for video in videos]}
     data = await asyncio.to_thread(packed, header, *(video.data for video in videos))
-    most_frames = sum(video.header["max_frames"] for video in videos)
-    most_bytes = max(map(_frame_bytes, videos))
+    frame_limit = sum(video.header["max_frames"] for video in videos)
+    max_bytes = max(map(_frame_bytes, videos))
     frames: list[bytes] = []
     try:
         child.stdin.write(data)
         await child.stdin.drain()
         child.stdin.close()
         while length := int.from_bytes(await child.stdout.readexactly(LENGTH_BYTES), "big"):
-            if length > most_bytes or len(frames) == most_frames:
+            if length > max_bytes or len(frames) == frame_limit:
                 raise ConnectionError  # compromised decoder
             frames.append(await child.stdout.readexactly(length))
         answer: dict[str, Any] = json.loads(await child.stdout.readline())

@@ -31,7 +31,7 @@ IGNORED_FIELDS = frozenset(
         *("image_cfg_scale", "clip_skip"),
     )
 )
-"""Fields that are ignored, whatever their value."""
+"""Fields that are ignored, regardless of their value."""
 
 EMPTY_VALUES = (None, "", "None", False, 0)
 OFF_VALUES = (False, *EMPTY_VALUES)
@@ -92,7 +92,7 @@ IGNORED_OPTIONS = frozenset(
         *("forge_unet_storage_dtype", "forge_async_loading", "forge_pin_shared_memory"),
     )
 )
-"""Options that are ignored, whatever their value."""
+"""Options that are ignored, regardless of their value."""
 IGNORED_PREFIXES = (
     *("save_", "samples_", "grid_", "outdir_", "directories_", "live_preview", "show_progress"),
     *("ui_", "interrogate_", "memmon_", "extra_networks_", "export_", "img_", "target_side"),

@@ -1,4 +1,4 @@
-"""Keys of an adapter's file that are passed over, since they do not change the image.
+"""Keys of an adapter's file that are skipped, since they do not change the image.
 
 Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for keys that it ignores, and for
 fused layers next to the same layers one by one; ComfyUI, comfy/model_detection.py, for markers;
@@ -27,7 +27,7 @@ REASONS: Mapping[Reason, str] = {
     "twice": "layers that the file has by another name, too",
     "embedding": "bundled embeddings, which are not used",
 }
-"""Reason why keys are passed over, for people."""
+"""Reason why keys are skipped, for people."""
 
 Ignored = dict[str, Reason]
 """Reason by key."""
