@@ -20,6 +20,9 @@ from tests.service.standin import MODEL, SPEC
 
 __all__ = ["key"]
 
+REQUEST = {"output": {"format": "png"}, "seed": 1}
+"""What the stand-in reads of a job's request."""
+
 
 @pytest.fixture
 def operators_key(locked: StandIns) -> str:
@@ -49,7 +52,7 @@ async def queue_jobs(redis_url: str) -> str:
     try:
         await queue.register("z-sick", SPEC, ready=True)
         for _ in range(3):
-            await queue.put(a_job(tenant="acme"))
+            await queue.put(a_job(tenant="acme", request=REQUEST))
         (failing,) = await queue.claim("z-sick", MODEL, 1)
         await queue.fail(failing, FAILURE, retry=False)
         (running,) = await queue.claim("z-sick", MODEL, 1)

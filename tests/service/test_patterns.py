@@ -23,10 +23,10 @@ WORST: Mapping[str, tuple[str, ...]] = {
     "models.adapters.files.embedding:_SINGLE": ("<", "<a", "a"),
     "models.adapters.files.key_endings:_ADAPTER_NAME": (".lora_A", ".lora_A.", ".lokr_w1.a"),
     "models.adapters.files.key_endings:_WRAPPER": ("module.", "_orig_mod", "."),
-    "models.adapters.files.passed_over:_BUFFERS": (".", ".weight", ".combined_"),
-    "models.adapters.files.passed_over:_EMBEDDING": ("bundle_emb.", "a"),
-    "models.adapters.files.passed_over:_ENCODERS": ("position_", "lora_te3_", "a"),
-    "models.adapters.files.passed_over:_MARKER": ("__a", ".__", ".__a__", "_"),
+    "models.adapters.files.ignored_keys:_BUFFERS": (".", ".weight", ".combined_"),
+    "models.adapters.files.ignored_keys:_EMBEDDING": ("bundle_emb.", "a"),
+    "models.adapters.files.ignored_keys:_ENCODERS": ("position_", "lora_te3_", "a"),
+    "models.adapters.files.ignored_keys:_MARKER": ("__a", ".__", ".__a__", "_"),
     "models.spec.embeddings:_CONTINUATION": ("a", "-"),
     "models.spec.embeddings:_ENDING": (".", ".p", ".safetensor"),
     "models.spec.embeddings:_UNKNOWN": ("a", " ", "("),
@@ -76,7 +76,7 @@ OURS = {
 """Modules whose patterns never match clients' text."""
 OUR_FUNCTIONS = {
     ("models.adapters.files.base_models", "re.search"): "bounded keys, in a child process",
-    ("models.adapters.files.passed_over", "re.search"): "names without repetition",
+    ("models.adapters.files.ignored_keys", "re.search"): "names without repetition",
     ("service.schemas.unknown_fields", "re.split"): "our own suggestions",
 }
 """Functions of `re` by module that match no long text of clients."""

@@ -26,7 +26,7 @@ from models.parallel.placement import split
 
 Tokens = Float[Array, "batch tokens width"]
 ImageTokens = Float[Array, "batch image_tokens width"]
-"""Tokens of an image, beside those of text and image together."""
+"""Tokens of the image alone, where `Tokens` are those of text and image."""
 ByHead = Float[Array, "batch tokens heads dim"]
 Vectors = Float[Array, "batch _vectors width"]
 """Modulations of one layer."""

@@ -94,7 +94,7 @@ def test_first_pass_may_start_from_an_image() -> None:
         (ROOMY, {"hires": {"width": 512}}, "hires.width", "must be 32 to 256 pixels"),
         (SPEC, {"hires": {"height": 100}}, "hires.height", "multiple of 16"),
         (SPEC, {"hires": {"scale": 3}}, "hires.scale", "must be 16384 pixels at most"),
-        (SPEC, {"hires": {"width": 48}}, "hires.width", "must be 64 at least"),
+        (SPEC, {"hires": {"width": 48}}, "hires.width", "must be at least 64"),
         (
             SPEC,
             {"hires": {"width": 128, "height": 128}},

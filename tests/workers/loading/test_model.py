@@ -191,7 +191,7 @@ def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: in
     assert slice.choose(pool(slots=1), config, sketch, devices).residency == ALL_ON_DEVICE
     for four_slots in ({"slots": 4}, {"per_device_batch_size": 4}):
         with pytest.raises(
-            ValueError, match=r"4 slots are too many, 2 fit: .* make room"
+            ValueError, match=r"4 slots are too many, 2 fit: .* save memory"
         ) as failure:
             slice.choose(pool(**four_slots), config, sketch, devices)
         assert not isinstance(failure.value, NothingFits), "that would try tiles"
