@@ -4,9 +4,9 @@ import { Adapters } from "./adapters.js";
 import { OutputFormat, Quality, Scheduler, Sizes, Upscaler } from "./choices.js";
 import { byId } from "./dom.js";
 import { showExamples } from "./examples.js";
+import { clearMistakes, showMistakes } from "./field_errors.js";
 import { PlainFields } from "./fields.js";
 import { ImageLists, Media } from "./media.js";
-import { clearMistakes, showMistakes } from "./field_errors.js";
 import { accepts, isDemo, ModelMenu } from "./models.js";
 import { ObjectFields } from "./objects.js";
 

@@ -3,8 +3,8 @@
 import { Problem, readEvents } from "./api.js";
 import { Card } from "./card.js";
 import { announce, byId, sleep } from "./dom.js";
-import { UPLOADED_FIELDS } from "./media.js";
 import { clearMistakes, showMistakes } from "./field_errors.js";
+import { UPLOADED_FIELDS } from "./media.js";
 
 const STORAGE_NAME = "atelier.jobs";
 const MAX_STORED = 200;

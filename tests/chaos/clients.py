@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ VERDICT_S = 5.0
 PAUSE_S = 0.3
 TRIES = 200
 """Maximum attempts of one order, enough for minutes of unavailability."""
+ENDED_S = 1800.0
+"""Time until an accepted job ends, on a slow machine with many others before it."""
 
 
 class Client:
@@ -113,17 +116,15 @@ class Client:
         return result
 
     async def _ended(self, result: OrderResult) -> dict[str, Any]:
-        """Return the order's job once it has ended, or as it is after all attempts."""
-        path = f"/v1/jobs/{result.jobs[0]}"
-        job: dict[str, Any] = {}
-        for _ in range(TRIES):
+        """Return the order's job once it has ended, or as it is after `ENDED_S`."""
+        path, until_s = f"/v1/jobs/{result.jobs[0]}", time.monotonic() + ENDED_S
+        while True:
             response = await self.until_answered("GET", path, result.order.tenant)
             assert response.is_success, (path, response.status_code, response.text)
-            job = response.json()
-            if job["state"] not in ("queued", "running"):
-                break
+            job: dict[str, Any] = response.json()
+            if job["state"] not in ("queued", "running") or time.monotonic() > until_s:
+                return job
             await asyncio.sleep(PAUSE_S)
-        return job
 
     async def _verify(self, result: OrderResult) -> None:
         """Have an output of the job verified once the job has succeeded."""
