@@ -115,6 +115,8 @@ async def put(queue: Queue, request: dict[str, Any], images: int = 1) -> Job:
 
 
 async def in_mid_step(queue: Queue, job: Job, after: int = 0, snapshots: int = 0) -> None:
+    """Wait until the job has more than `after` steps; a record keeps those of an earlier claim."""
+
     async def is_there() -> bool:
         now = await queue.get(job.id) or job
         assert not now.state.ended, "it is not held"
@@ -158,7 +160,7 @@ async def test_processes_exit_with_their_slice_and_jobs_survive(
     fresh = start(settings(flux_folder, REQUEST, TWO))
     with held(fresh.config, STEPS // 2):
         await fresh.ready()
-        await in_mid_step(queue, job)
+        await in_mid_step(queue, job, MORE)
         fresh.send(1, signal.SIGTERM)
     job = await ended(queue, job)
     assert await fresh.exit_codes(LEAVE_S) == [0, 0], fresh.said
