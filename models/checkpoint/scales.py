@@ -110,8 +110,6 @@ def _fitting(scale: Tensor, tensor: Tensor) -> Tensor:
     """Reshape a scale to [1, 1], [rows, 1] or [row blocks, column blocks] of its weight.
 
     Raises: CheckpointError: it is neither of the whole array, nor of rows, nor of equal blocks.
-
-    Raises: CheckpointError: it is neither of the array, nor of rows, nor of equal blocks.
     """
     rows, columns = tensor.shape[0] if tensor.shape else 1, math.prod(tensor.shape[1:])
     count, longest = math.prod(scale.shape), max(scale.shape, default=1)

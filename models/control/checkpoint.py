@@ -43,7 +43,7 @@ class UnionKinds:
     """Whether it reads several images in one run."""
 
     def number_of(self, mode: str | None) -> int:
-        """Return the number of a control type, by name or number. Raises: ValueError: unknown.
+        """Return the number of a control type, by name or number.
 
         Raises: ValueError: unknown.
         """

@@ -102,7 +102,7 @@ class Exit:
     name: str
     code: int
     act: Kind | None
-    """Action on the process; None if it exited by itself."""
+    """Action that ended the process, such as a kill; None if it exited by itself."""
     lasted_s: float
     """Seconds from the action to the exit."""
 

@@ -156,10 +156,7 @@ def shown(key: str) -> str:
 
 
 def _check_kind(path: Path, beginning: bytes, size: int) -> None:
-    """Verify that a file has no other known format. Raises: AdapterError: names the format.
-
-    Raises: AdapterError: names the format.
-    """
+    """Verify that a file has no other known format. Raises: AdapterError: names the format."""
     kind = kind_of(beginning, size)
     if kind is GGUF:
         raise AdapterError(f"{path.name} is {kind.title}; send the adapter as safetensors")
